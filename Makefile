@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine with Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
+CHECKED := src tests benchmarks examples
+
+.PHONY: demo test test-slow lint bench docs clean
+
+demo: $(VENV)/.demo
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev lint
+	@$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check $(CHECKED)
+	@$(BIN)/ruff format --check $(CHECKED)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	@$(BIN)/python benchmarks/extract.py
+
+docs: $(VENV)/.docs
+	@$(BIN)/mkdocs build --strict
+
+# A stamp per set of extras: the set is installed again only when its list changes.
+$(VENV)/bin/python:
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
+	@echo "installing clearvit[$*]"
+	@$(PIP) -e ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache site
