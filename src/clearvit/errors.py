@@ -1,0 +1,36 @@
+"""What can go wrong for a user; every message names the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ClearvitError(Exception):
+    """Anything a user can mend; the command line prints it without a traceback."""
+
+
+class ModelError(ClearvitError):
+    """A model cannot be found, read or used in the way that was asked."""
+
+
+class ImageError(ClearvitError):
+    """An image or a folder of images cannot be used."""
+
+
+class StoreError(ClearvitError):
+    """A directory of results cannot be read, or belongs to another run."""
+
+
+def closest(name: str, known: Iterable[str], count: int = 5) -> str:
+    """Say which known names come closest to a mistyped one, as a sentence or an empty string."""
+    matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    return f" Closest: {', '.join(matches)}." if matches else ""
+
+
+def missing_extra(library: str, extra: str, needed_for: str) -> ModelError:
+    """Name the pip line that brings an optional library."""
+    return ModelError(
+        f"{needed_for} needs {library}, which is not installed."
+        f" Run: pip install 'clearvit[{extra}]'"
+    )
