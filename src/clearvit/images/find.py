@@ -1,0 +1,208 @@
+"""What a user calls "my images" as a list of pictures with unique names."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import glob
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TypeAlias
+
+from PIL import Image
+
+from clearvit.errors import ImageError, closest
+from clearvit.images.walk import walk
+
+# Fixed, so that a folder holds the same pictures whichever plugins are installed.
+SUFFIXES: frozenset[str] = frozenset(
+    ".jpg .jpeg .jpe .jfif .mpo .png .apng .bmp .dib .gif .webp .avif .tif .tiff "
+    ".ppm .pgm .pbm .pnm .pfm .jp2 .j2k .jpx .tga .pcx .sgi .qoi .heic .heif".split()
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture to read.
+
+    Attributes:
+        name: Unique within its collection: the path relative to the folder, the path as given, or
+            the place in a list ("image-000007"), always with "/" and always valid Unicode.
+        source: Where it is; nothing says that it can be read.
+    """
+
+    name: str
+    source: str | Path | Image.Image
+
+
+# Items are checked when they are read, so that callers may pass on what they were given.
+Source: TypeAlias = "str | os.PathLike[str] | Image.Image | Iterable[object]"
+
+
+def find_images(source: Source) -> list[Picture]:
+    """List the pictures of a folder, a file, a glob pattern or a list.
+
+    A folder is searched with all its subfolders for the suffixes in `SUFFIXES`, hidden entries
+    apart. A file, and whatever a pattern matches or a list holds, is taken whatever its suffix.
+    Folders and patterns are sorted by name, lists keep their order. Files are not opened here.
+
+    Args:
+        source: A path, a pattern with `*`, `?`, `[` or `**`, a Pillow image, or paths and Pillow
+            images (or pictures found before) in any iterable with an order.
+
+    Raises:
+        ImageError: There is nothing to read.
+    """
+    if isinstance(source, Image.Image):
+        return _from_items([source])
+    if isinstance(source, (str, os.PathLike)):
+        return _from_path(os.fspath(source))
+    # Bytes would iterate as numbers, and the order of a set differs from run to run.
+    unfit = isinstance(source, (bytes, bytearray, memoryview, set, frozenset))
+    if unfit or not isinstance(source, Iterable):
+        raise ImageError(
+            f"images cannot be a {type(source).__name__}; "
+            "give a folder, a file, a pattern like 'photos/*.jpg', or a list of paths or PIL images"
+        )
+    return _from_items(list(source))
+
+
+def _from_path(path: str) -> list[Picture]:
+    if not path:
+        raise ImageError("the path of the images is empty; give '.' for the current folder")
+    if os.path.isdir(path):
+        return _from_folder(path)
+    if _exists(path):
+        return _named([PurePath(path).as_posix()], [path])
+    if glob.has_magic(path):
+        return _from_pattern(path)
+    raise ImageError(f"{path!r} does not exist{_hint(path)}")
+
+
+def _exists(path: str) -> bool:
+    try:
+        return os.path.lexists(path)  # a broken link is there: reading it reports it
+    except ValueError:  # a null byte
+        return False
+
+
+def _from_folder(folder: str) -> list[Picture]:
+    found, others = [], 0
+    try:
+        for name in walk(folder):
+            # What is a folder here could not be listed; taken along, it is reported when read.
+            if _is_image(name) or os.path.isdir(os.path.join(folder, name)):
+                found.append(name)
+            else:
+                others += 1
+    except OSError as error:
+        raise ImageError(
+            f"the folder {folder!r} cannot be listed ({error.strerror}); check its permissions"
+        ) from error
+    if not found:
+        raise ImageError(
+            f"no images in {folder!r} (looked for .jpg, .png, .webp, .tif and {len(SUFFIXES) - 4} "
+            f"more suffixes in all subfolders; {others} other file{'s' * (others != 1)} ignored); "
+            "give a folder that holds images, or a list of files to take them whatever their suffix"
+        )
+    found.sort(key=_order)
+    return _named(found, [os.path.join(folder, name) for name in found])
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def _order(name: str) -> tuple[str, str]:
+    # Some file systems store é as e and an accent: without normalising, order would depend on it.
+    return unicodedata.normalize("NFC", name), name
+
+
+def _from_pattern(pattern: str) -> list[Picture]:
+    parts = PurePath(pattern).parts
+    matches = _deep_matches(parts) if "**" in parts else glob.glob(pattern)
+    found = {PurePath(match).as_posix(): match for match in matches if not os.path.isdir(match)}
+    if not found:
+        raise ImageError(
+            f"no file matches {pattern!r}; use '**' for any depth, as in 'photos/**/*.jpg', "
+            f"or give a folder (relative paths start at {os.getcwd()!r})"
+        )
+    names = sorted(found, key=_order)
+    return _named(names, [found[name] for name in names])
+
+
+def _deep_matches(parts: Sequence[str]) -> list[str]:
+    """Match a pattern with "**"; `glob` itself runs round in loops of links."""
+    first = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    base = os.path.join(*parts[:first]) if first else ""
+    if not os.path.isdir(base or "."):
+        return []
+    names = walk(base or ".")
+    return [os.path.join(base, name) for name in names if _matches(name.split("/"), parts[first:])]
+
+
+def _matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
+    if not patterns:
+        return not parts
+    if patterns[0] == "**":
+        return any(_matches(parts[i:], patterns[1:]) for i in range(len(parts) + 1))
+    return (
+        bool(parts) and fnmatch.fnmatch(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
+    )
+
+
+def _from_items(items: Sequence[object]) -> list[Picture]:
+    if not items:
+        raise ImageError("the list of images is empty; give at least one path or PIL image")
+    names: list[str] = []
+    sources: list[str | Path | Image.Image] = []
+    for i, item in enumerate(items):
+        if isinstance(item, Picture):
+            names.append(item.name)
+            sources.append(item.source)
+        elif isinstance(item, Image.Image):
+            names.append(f"image-{i:06d}")
+            sources.append(item)
+        elif isinstance(item, (str, os.PathLike)):
+            names.append(PurePath(item).as_posix())
+            sources.append(os.fspath(item))
+        else:
+            raise ImageError(
+                f"item {i} of the images is a {type(item).__name__}; give paths or PIL images "
+                "(PIL.Image.fromarray turns an array into one)"
+            )
+    return _named(names, sources)
+
+
+def _named(names: Sequence[str], sources: Sequence[str | Path | Image.Image]) -> list[Picture]:
+    """Join names and sources; a name that repeats gets "#2", "#3" and so on."""
+    taken: set[str] = set()
+    repeats: dict[str, int] = {}
+    pictures = []
+    for name, source in zip(names, sources, strict=True):
+        # Linux file names are bytes: what is not UTF-8 could not be printed or written as JSON.
+        valid = unique = name.encode("utf-8", "replace").decode("utf-8")
+        while unique in taken:
+            repeats[valid] = repeats.get(valid, 1) + 1
+            unique = f"{valid}#{repeats[valid]}"
+        taken.add(unique)
+        pictures.append(Picture(unique, source))
+    return pictures
+
+
+def _hint(path: str) -> str:
+    """Name the closest neighbours of a missing path, or else where it was looked for."""
+    parent, name = os.path.split(path.rstrip("/" + os.sep))
+    try:
+        neighbours = os.listdir(parent or ".")
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.ENOENT:
+            return f": there is no folder {parent!r} either; check the path"
+        return "; check the path"
+    near = closest(name, neighbours, count=3)
+    if near:
+        return f" in {parent or '.'!r}.{near}"
+    return "; check the path" + ("" if os.path.isabs(path) else f", it starts at {os.getcwd()!r}")
