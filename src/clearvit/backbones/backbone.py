@@ -1,0 +1,200 @@
+"""The actor: a Backbone turns images into Tokens."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from clearvit.backbones.preprocessing import Preprocessing, Size, as_size, fitting
+from clearvit.backbones.tokens import Tokens
+from clearvit.errors import ImageError, ModelError
+from clearvit.images import find_images, read_image
+
+Images = Tensor | Image.Image | str | Path | Iterable[Image.Image | str | Path]
+
+
+class TextTower(Protocol):
+    """The text half of a CLIP-like model."""
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Embed texts in the space of the images, (len(texts), D), unit length."""
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the weights to a device."""
+
+
+class Backbone(ABC):
+    """A pretrained network with the preprocessing it was trained with.
+
+    Attributes:
+        name: What `clearvit.load` was given.
+        network: The network itself, in evaluation mode.
+        preprocessing: How a picture becomes pixels; its size is the native one unless changed.
+        patch: (height, width) of one cell of the token grid, in pixels.
+        width: Channels C of a token.
+        depth: Number of blocks that `layers` can name; 0 for grid-only backbones.
+        prefix_names: Kinds of the prefix tokens, in order.
+        text: The text tower of CLIP-like models, else None.
+    """
+
+    network: nn.Module
+    patch: Size
+    width: int
+    depth: int = 0
+    prefix_names: tuple[str, ...] = ()
+    text: TextTower | None = None
+
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing, *, name: str) -> None:
+        self.name = name
+        self.network = network.eval()
+        self.preprocessing = preprocessing
+
+    def tokens(
+        self,
+        images: Images,
+        *,
+        size: int | Size | None = None,
+        layers: Sequence[int] | None = None,
+        norm: bool = True,
+        capture: Sequence[str] | str = (),
+        batch: int = 16,
+    ) -> Tokens:
+        """Compute the tokens of some images, without gradients.
+
+        Args:
+            images: A PIL image, a path, a folder, a glob pattern, a list of these, or a tensor
+                (B, 3, height, width) that is already normalised and is used as it is.
+            size: Pixels to resize to, one number or (height, width). Pictures default to the
+                size of the preprocessing, tensors to their own. A size that the patch does not
+                divide is rounded to the nearest that it does.
+            layers: Blocks whose output to return in `tokens.layers`, from 0 or from -1 backwards.
+            norm: Apply the network's final norm, to `layers` too. Token norms are only
+                meaningful with norm=False.
+            capture: Any of "query", "key", "value", "attention", "prefix_attention", for the
+                blocks in `layers`, or the last block if there are none.
+            batch: Images per forward pass; only memory and speed depend on it.
+        """
+        with torch.no_grad():
+            parts = [
+                self.forward(pixels, layers=layers, norm=norm, capture=capture)
+                for pixels in self._batches(images, size, batch)
+            ]
+        return Tokens.concatenate(parts)
+
+    @abstractmethod
+    def forward(
+        self,
+        pixels: Tensor,
+        *,
+        layers: Sequence[int] | None = None,
+        norm: bool = True,
+        capture: Sequence[str] | str = (),
+    ) -> Tokens:
+        """Run the network on normalised pixels (B, 3, height, width), with gradients."""
+
+    def embed(self, images: Images, *, size: int | Size | None = None, batch: int = 16) -> Tensor:
+        """Embed images in the joint space of a CLIP-like model, (B, D), unit length."""
+        if self.text is None:
+            raise ModelError(
+                f"'{self.name}' has no text tower. Load a CLIP-like model, for example"
+                " 'openclip:ViT-B-16/openai', or use tokens(images).cls."
+            )
+        with torch.no_grad():
+            parts = [self._project(pixels) for pixels in self._batches(images, size, batch)]
+        return F.normalize(torch.cat(parts), dim=-1)
+
+    def _project(self, pixels: Tensor) -> Tensor:
+        raise ModelError(f"'{self.name}' does not project to a text space.")
+
+    def _batches(self, images: Images, size: int | Size | None, batch: int) -> Iterable[Tensor]:
+        """Give pixels on the device of the network, `batch` images at a time."""
+        wanted = None if size is None else as_size(size)
+        if isinstance(images, Tensor):
+            pixels = self._fitted(images, wanted)
+            for chunk in pixels.split(batch):
+                yield chunk.to(self.device, self.dtype)
+            return
+        single = (images,) if isinstance(images, Image.Image) else images
+        height_width = self.fitting_size(wanted)
+        pictures = find_images(single)
+        for start in range(0, len(pictures), batch):
+            decoded = [_decoded(p.name, p.source) for p in pictures[start : start + batch]]
+            stacked = torch.stack([self.preprocessing(i, height_width) for i in decoded])
+            yield stacked.to(self.device, self.dtype)
+
+    def fitting_size(self, size: int | Size | None = None) -> Size:
+        """Return the (height, width) in pixels that is really used when `size` is asked for."""
+        return fitting(self.preprocessing.size if size is None else as_size(size), self.patch)
+
+    def _fitted(self, pixels: Tensor, size: Size | None) -> Tensor:
+        if pixels.ndim == 3:
+            pixels = pixels[None]
+        if pixels.ndim != 4 or pixels.shape[1] != 3 or not pixels.is_floating_point():
+            raise ImageError(
+                f"a tensor of images must be normalised floats (B, 3, height, width), not"
+                f" {pixels.dtype} {tuple(pixels.shape)}."
+            )
+        wanted = fitting(size or (pixels.shape[2], pixels.shape[3]), self.patch)
+        if pixels.shape[2:] == wanted:
+            return pixels
+        return F.interpolate(pixels, wanted, mode="bicubic", antialias=True)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.network.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of the weights."""
+        return next(self.network.parameters()).dtype
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the weights to a device; returns the backbone itself."""
+        self.network.to(device)
+        if self.text is not None:
+            self.text.to(device)
+        return self
+
+    def resized(self, size: int | Size) -> Self:
+        """Return the same network with another default size, in pixels."""
+        other = copy.copy(self)
+        fitted = fitting(as_size(size), self.patch)
+        other.preprocessing = dataclasses.replace(self.preprocessing, size=fitted)
+        return other
+
+    def fingerprint(self) -> str:
+        """Hash the weights, the preprocessing and whatever else decides the tokens."""
+        digest = hashlib.sha256(repr(self._settings()).encode())
+        for key, tensor in sorted(self.network.state_dict().items()):
+            digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def _settings(self) -> tuple[object, ...]:
+        return (dataclasses.astuple(self.preprocessing),)
+
+    def __repr__(self) -> str:
+        height, width = self.preprocessing.size
+        return (
+            f"{type(self).__name__}('{self.name}', {height}x{width} px,"
+            f" patch {self.patch[0]}x{self.patch[1]}, {self.width} channels, {self.depth} blocks)"
+        )
+
+
+def _decoded(name: str, source: str | Path | Image.Image) -> Image.Image:
+    try:
+        return read_image(source)
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error

@@ -1,0 +1,113 @@
+"""What clearvit saves: a directory that plain timm loads, plus what timm cannot say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from clearvit.backbones.blueprint import Blueprint, load_exactly
+from clearvit.backbones.positions import PositionRule, check_rule
+from clearvit.backbones.preprocessing import Preprocessing
+from clearvit.backbones.vit import VitBackbone
+from clearvit.errors import ModelError
+from clearvit.files import write_json, written_whole
+
+WEIGHTS, TIMM_CONFIG, OWN_CONFIG = "model.safetensors", "config.json", "clearvit.json"
+FORMAT = 1
+
+
+def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
+    """Write weights and configuration to a directory.
+
+    `clearvit.load("dir:OUT")` restores the backbone exactly;
+    `timm.create_model("local-dir:OUT", pretrained=True)` loads the same network without clearvit.
+    """
+    blueprint = backbone.blueprint
+    if blueprint is None:
+        raise ModelError(f"'{backbone.name}' cannot be saved: its architecture is not known.")
+    state = {key: t.detach().cpu().contiguous() for key, t in backbone.network.state_dict().items()}
+    load_exactly(blueprint.build(), state, backbone.name)  # refuse what could not be loaded again
+    folder = Path(out)
+    with written_whole(folder / WEIGHTS) as temporary:
+        save_file(state, temporary, metadata={"format": "pt"})
+    write_json(folder / TIMM_CONFIG, _timm_config(backbone, blueprint))
+    write_json(folder / OWN_CONFIG, _own_config(backbone, blueprint))
+    return folder
+
+
+def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBackbone:
+    """Load what `save_backbone` wrote."""
+    folder = Path(path)
+    if not (folder / OWN_CONFIG).is_file():
+        hint = "timm:local-dir:" if "architecture" in _read(folder / TIMM_CONFIG) else "hf:"
+        raise ModelError(
+            f"'{folder}' was not saved by clearvit (no {OWN_CONFIG}). Try '{hint}{folder}'."
+        )
+    config = _read(folder / OWN_CONFIG)
+    if config.get("format") != FORMAT:
+        raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
+    blueprint = Blueprint(**config["blueprint"])
+    network = blueprint.build()
+    try:
+        load_exactly(network, load_file(folder / WEIGHTS), str(folder))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read '{folder / WEIGHTS}': {error}") from error
+    return VitBackbone(
+        network,
+        _preprocessing(config["preprocessing"]),
+        name=f"dir:{folder}",
+        positions=positions or check_rule(config["positions"]),
+        blueprint=blueprint,
+    )
+
+
+def _own_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "source": backbone.name,
+        "positions": backbone.positions,
+        "preprocessing": dataclasses.asdict(backbone.preprocessing),
+        "blueprint": dataclasses.asdict(blueprint),
+    }
+
+
+def _timm_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:
+    preprocessing = backbone.preprocessing
+    arguments = dict(blueprint.arguments)
+    return {
+        "architecture": blueprint.architecture,
+        "num_classes": backbone.network.num_classes,
+        "num_features": backbone.width,
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "input_size": [3, *preprocessing.size],
+            "mean": list(preprocessing.mean),
+            "std": list(preprocessing.std),
+            "interpolation": preprocessing.interpolation,
+            "num_classes": backbone.network.num_classes,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+
+
+def _preprocessing(config: dict[str, Any]) -> Preprocessing:
+    lists: dict[str, Any] = {
+        key: tuple(v) if isinstance(v, list) else v for key, v in config.items()
+    }
+    return Preprocessing(**lists)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(f"'{path.parent}' holds no model: {path.name} is missing.") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read '{path}': {error}") from error
+    return content if isinstance(content, dict) else {}

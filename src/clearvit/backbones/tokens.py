@@ -1,0 +1,135 @@
+"""The noun that flows: the tokens of one batch of images."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class PerBlock(Mapping[int, T], Generic[T]):
+    """Values of some blocks; negative numbers count from the last block, as in `layers=[-1]`."""
+
+    def __init__(self, values: Mapping[int, T] | None = None, depth: int = 0) -> None:
+        self._values = dict(sorted((values or {}).items()))
+        self._depth = depth
+
+    def __getitem__(self, block: int) -> T:
+        index = block + self._depth if block < 0 else block
+        if index not in self._values:
+            have = ", ".join(map(str, self._values)) or "none"
+            raise KeyError(f"block {block} was not asked for (have: {have}); pass layers=[{block}]")
+        return self._values[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"PerBlock({list(self._values)} of {self._depth})"
+
+    def _combine(self, others: list[PerBlock[T]], combine: Any) -> PerBlock[T]:
+        joined = {i: combine([p._values[i] for p in [self, *others]]) for i in self._values}
+        return PerBlock(joined, self._depth)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of B images on a grid of H x W patches, with C channels.
+
+    `layers` and the captured tensors are filled only for what was asked. Captured tensors run
+    over all tokens, prefix first: query, key and value (B, heads, P + N, C / heads) as they enter
+    the attention product (after q/k norm and rotary positions), attention (B, heads, P + N, P + N)
+    and prefix_attention (B, heads, P, P + N), rows summing to 1.
+    """
+
+    patches: Tensor  # (B, H*W, C), row by row
+    prefix: Tensor  # (B, P, C): class token first, then distillation token or registers
+    grid: tuple[int, int]  # (H, W) in patches
+    normed: bool = True  # after the final norm, as the source library returns them
+    prefix_names: tuple[
+        str, ...
+    ] = ()  # "class", "distillation" or "register", one per prefix token
+    layers: PerBlock[Tokens] = field(default_factory=PerBlock)
+    query: PerBlock[Tensor] = field(default_factory=PerBlock)
+    key: PerBlock[Tensor] = field(default_factory=PerBlock)
+    value: PerBlock[Tensor] = field(default_factory=PerBlock)
+    attention: PerBlock[Tensor] = field(default_factory=PerBlock)
+    prefix_attention: PerBlock[Tensor] = field(default_factory=PerBlock)
+
+    @property
+    def map(self) -> Tensor:
+        """Patches as an image, (B, C, H, W)."""
+        image: Tensor = self.patches.transpose(1, 2).unflatten(2, self.grid)
+        return image
+
+    @property
+    def cls(self) -> Tensor | None:
+        """The class token, (B, C); None for a model without one."""
+        found = self._named("class")
+        return found[:, 0] if found.shape[1] else None
+
+    @property
+    def registers(self) -> Tensor:
+        """The register tokens, (B, R, C); R is 0 for a model without registers."""
+        return self._named("register")
+
+    @property
+    def distillation(self) -> Tensor | None:
+        """The distillation token of DeiT, (B, C); None for every other model."""
+        found = self._named("distillation")
+        return found[:, 0] if found.shape[1] else None
+
+    def _named(self, name: str) -> Tensor:
+        return self.prefix[:, [i for i, kind in enumerate(self.prefix_names) if kind == name]]
+
+    def __len__(self) -> int:
+        """How many images."""
+        return len(self.patches)
+
+    def to(self, device: str | torch.device) -> Tokens:
+        """Move every tensor to a device."""
+        return _combined([self], lambda tensors: tensors[0].to(device))
+
+    @staticmethod
+    def concatenate(parts: list[Tokens]) -> Tokens:
+        """Join batches of the same grid along the image axis."""
+        return parts[0] if len(parts) == 1 else _combined(parts, torch.cat)
+
+
+def split_prefix(
+    sequence: Tensor, names: tuple[str, ...], grid: tuple[int, int], *, normed: bool
+) -> Tokens:
+    """Cut a sequence (B, P + N, C) into prefix and patches."""
+    count = len(names)
+    return Tokens(
+        patches=sequence[:, count:],
+        prefix=sequence[:, :count],
+        grid=grid,
+        normed=normed,
+        prefix_names=names,
+    )
+
+
+def _combined(parts: list[Tokens], combine: Any) -> Tokens:
+    """Combine the same tensor of several Tokens, everywhere inside them."""
+
+    def join(values: list[Any]) -> Any:
+        if isinstance(values[0], Tensor):
+            return combine(values)
+        if isinstance(values[0], Tokens):
+            return _combined(values, combine)
+        if isinstance(values[0], PerBlock):
+            return values[0]._combine(values[1:], join)
+        return values[0]
+
+    names = [f.name for f in dataclasses.fields(Tokens)]
+    return Tokens(**{name: join([getattr(part, name) for part in parts]) for name in names})
