@@ -1,0 +1,1 @@
+"""Tokens of a whole folder on disk: written once, resumed after a crash, read lazily."""
