@@ -1,0 +1,259 @@
+"""Rows of panels as one picture: photos, heat maps, heat maps on photos.
+
+Tokens are drawn as what they are, cells with sharp edges. Nothing here touches pyplot, so a
+program may draw from threads and keep its own matplotlib settings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from clearvit.errors import StoreError
+from clearvit.files import written_whole
+
+Array = NDArray[Any]
+Limits = tuple[float, float]
+
+DPI = 125
+WIDTH = 12.8  # inches, so 1600 pixels
+MARGIN, GAP, BAR = 0.3, 0.26, 0.32  # inches; BAR holds a colour bar with its numbers
+HEAD, TITLE, FOOT = 0.6, 0.5, 0.42  # inches for the figure title, panel titles and the caption
+TALLEST = 5.6  # inches, of a panel
+INK, FAINT = "#1d2330", "#69707f"
+MAGNITUDE, SHARE = "magma", "viridis"  # both even in brightness and safe for colour-blind eyes
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One cell of a figure: a picture, a heat map, a heat map on a picture, or just its text."""
+
+    title: str
+    picture: Array | None = None  # (height, width, 3), uint8 or 0..1
+    values: Array | None = None  # (H, W), one per token
+    note: str = ""  # second, fainter line of the title
+    limits: Limits | None = None  # values at the ends of the colours; else all of `values`
+    colours: str = MAGNITUDE  # name of a matplotlib colour map
+    label: str = ""  # unit at the colour bar
+    aspect: float | None = None  # height / width as drawn; else that of the picture or values
+
+    @property
+    def kind(self) -> Literal["picture", "heat", "overlay", "text"]:
+        """What there is to draw."""
+        if self.picture is None:
+            return "text" if self.values is None else "heat"
+        return "picture" if self.values is None else "overlay"
+
+    @property
+    def shape(self) -> float:
+        """Height / width as drawn."""
+        if self.aspect is not None:
+            return self.aspect
+        source = self.picture if self.picture is not None else self.values
+        return 1.0 if source is None else source.shape[0] / source.shape[1]
+
+
+def shared_limits(arrays: Sequence[Array], *, low: float | None = None, top: float = 1.0) -> Limits:
+    """Find one scale for several arrays: from `low`, else the minimum, to the quantile `top`."""
+    values = np.concatenate([np.asarray(a, dtype=np.float64).ravel() for a in arrays])
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return (0.0, 1.0)
+    start = float(values.min()) if low is None else low
+    end = float(np.quantile(values, top))
+    return (start, end) if end > start else (start, start + 1.0)
+
+
+def heat(
+    axes: Axes, values: Array, *, limits: Limits | None = None, colours: str = MAGNITUDE
+) -> AxesImage:
+    """Draw values (H, W) as cells with sharp edges that fill the axes."""
+    low, high = limits or shared_limits([values])
+    return axes.imshow(
+        values,
+        cmap=colours,
+        vmin=low,
+        vmax=high,
+        interpolation="nearest",
+        aspect="auto",
+        extent=(0, 1, 1, 0),
+    )
+
+
+def overlay(
+    axes: Axes,
+    picture: Array,
+    values: Array,
+    *,
+    limits: Limits | None = None,
+    colours: str = SHARE,
+) -> AxesImage:
+    """Draw values (H, W) on a grey picture (height, width, 3); the lower, the more transparent."""
+    low, high = limits or shared_limits([values])
+    grey = _unit(picture) @ np.array([0.299, 0.587, 0.114])
+    axes.imshow(grey, cmap="gray", vmin=-0.15, vmax=1.15, aspect="auto", extent=(0, 1, 1, 0))
+    image = heat(axes, values, limits=(low, high), colours=colours)
+    strength = np.nan_to_num(np.clip((values - low) / (high - low), 0, 1))
+    image.set_alpha(0.1 + 0.85 * np.sqrt(strength))
+    return image
+
+
+def draw_panels(rows: Sequence[Sequence[Panel]], title: str = "", caption: str = "") -> Figure:
+    """Lay out rows of panels, each row as wide as the figure as far as that is sensible.
+
+    Args:
+        rows: Panels from left to right; empty rows are left out.
+        title: One line above everything.
+        caption: Small print below everything.
+    """
+    filled = [row for row in rows if row]
+    sizes = [_row_size(row) for row in filled]
+    head, foot = (HEAD if title else 0.1), (FOOT if caption else 0.15)
+    total = head + foot + sum(h + TITLE + GAP for _, h in sizes)
+    figure = Figure(figsize=(WIDTH, total), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    if title:
+        _write(figure, MARGIN, total - 0.22, total, _shortened(title, 110), size=15, bold=True)
+    top = total - head
+    for row, (width, height) in zip(filled, sizes, strict=True):
+        _draw_row(figure, row, top - TITLE, width, total)
+        top -= height + TITLE + GAP
+    if caption:
+        _write(figure, MARGIN, foot - 0.02, total, caption, size=9.5, colour=FAINT)
+    return figure
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as PNG, whole or not at all; missing directories are made."""
+    target = Path(path)
+    try:
+        with written_whole(target) as temporary, warnings.catch_warnings():
+            # File names in titles may use letters the font lacks; a box in their place will do.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(temporary, format="png", metadata={"Software": None})
+    except OSError as error:
+        raise StoreError(
+            f"'{target}' cannot be written ({error.strerror or error}); choose another place."
+        ) from error
+    return target
+
+
+def _row_size(row: Sequence[Panel]) -> tuple[float, float]:
+    """Width of each panel, and height of the row with its colour bars, in inches."""
+    room = (WIDTH - 2 * MARGIN - GAP * (len(row) - 1)) / len(row)
+    tallest = max(panel.shape for panel in row)
+    width = min(room, TALLEST / tallest)
+    bars = [BAR + (0.14 if p.label else 0.0) for p in row if p.values is not None]
+    return width, width * tallest + max(bars, default=0.0)
+
+
+def _draw_row(figure: Figure, row: Sequence[Panel], top: float, width: float, total: float) -> None:
+    """Draw panels of one width below `top`, in inches from the bottom left."""
+    for place, panel in enumerate(row):
+        left, height = MARGIN + place * (width + GAP), width * panel.shape
+        _write(figure, left, top + 0.42, total, panel.title, size=11.5, bold=True)
+        if panel.kind != "text":
+            _write(figure, left, top + 0.2, total, panel.note)
+        box = (left / WIDTH, (top - height) / total, width / WIDTH, height / total)
+        image = _draw_panel(figure.add_axes(box), panel)
+        if image is not None:
+            below = (box[0], box[1] - 0.15 / total, box[2], 0.08 / total)
+            _colour_bar(figure, figure.add_axes(below), panel, image)
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> AxesImage | None:
+    axes.set_axis_off()
+    if panel.picture is not None and panel.values is not None:
+        return overlay(
+            axes, panel.picture, panel.values, limits=panel.limits, colours=panel.colours
+        )
+    if panel.values is not None:
+        return heat(axes, panel.values, limits=panel.limits, colours=panel.colours)
+    if panel.picture is not None:
+        # Photos are smoothed when resized; a picture of a few cells is a map and keeps its edges.
+        cells = max(panel.picture.shape[:2]) <= 128
+        axes.imshow(
+            _unit(panel.picture),
+            interpolation="nearest" if cells else "antialiased",
+            aspect="auto",
+            extent=(0, 1, 1, 0),
+        )
+        return None
+    axes.text(0, 1, panel.note, color=FAINT, size=10.5, va="top", wrap=True, parse_math=False)
+    return None
+
+
+def _colour_bar(figure: Figure, axes: Axes, panel: Panel, image: AxesImage) -> None:
+    """Draw the scale; an arrow at its end says that some values lie above it."""
+    low, high = image.get_clim()
+    above = panel.values is not None and bool((panel.values > high * (1 + 1e-6)).any())
+    solid = ScalarMappable(Normalize(low, high), cmap=panel.colours)  # without the transparency
+    bar = figure.colorbar(
+        solid,
+        cax=axes,
+        orientation="horizontal",
+        extend="max" if above else "neither",
+        extendfrac=0.03,
+    )
+    steps = MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high)
+    bar.set_ticks([step for step in steps if low <= step <= high])
+    for label, step in zip(axes.get_xticklabels(), bar.get_ticks(), strict=True):
+        share = (step - low) / (high - low)  # labels at the ends stay within the panel
+        label.set_horizontalalignment(
+            "left" if share < 0.05 else "right" if share > 0.95 else "center"
+        )
+    bar.outline.set_visible(False)
+    axes.tick_params(labelsize=8.5, length=2, width=0.6, color=FAINT, labelcolor=FAINT, pad=1.5)
+    if panel.label:
+        axes.set_xlabel(panel.label, size=8.5, color=FAINT, labelpad=1)
+
+
+def _write(
+    figure: Figure,
+    x: float,
+    y: float,
+    total: float,
+    text: str,
+    *,
+    size: float = 9.5,
+    bold: bool = False,
+    colour: str = "",
+) -> None:
+    """Write text with its upper left corner at (x, y), in inches from the bottom left."""
+    figure.text(
+        x / WIDTH,
+        y / total,
+        text,
+        size=size,
+        weight="bold" if bold else "normal",
+        color=colour or (INK if bold else FAINT),
+        va="top",
+        parse_math=False,  # a file may be called a$b$c.jpg
+    )
+
+
+def _unit(picture: Array) -> Array:
+    """Bring a picture to 0..1."""
+    if picture.dtype == np.uint8:
+        return picture.astype(np.float64) / 255
+    return np.clip(picture, 0.0, 1.0)
+
+
+def _shortened(text: str, length: int) -> str:
+    """Cut a long line in the middle, where file names differ least."""
+    if len(text) <= length:
+        return text
+    return f"{text[: length // 2 - 1]}…{text[-(length // 2) :]}"
