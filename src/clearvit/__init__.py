@@ -1,0 +1,64 @@
+"""Make the tokens of a pretrained Vision Transformer clear, useful and cheap.
+
+Every name is imported on first use, so `import clearvit` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clearvit.backbones.backbone import Backbone
+    from clearvit.backbones.load import load
+    from clearvit.backbones.saved import save_backbone as save
+    from clearvit.backbones.tokens import Tokens
+    from clearvit.diagnose.look import look
+    from clearvit.errors import ClearvitError, ImageError, ModelError, StoreError
+    from clearvit.shards.extract import save_tokens
+    from clearvit.shards.plan import TokenConfig
+    from clearvit.shards.read import open_tokens
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backbone",
+    "ClearvitError",
+    "ImageError",
+    "ModelError",
+    "StoreError",
+    "TokenConfig",
+    "Tokens",
+    "load",
+    "look",
+    "open_tokens",
+    "save",
+    "save_tokens",
+]
+
+_HOMES = {
+    "Backbone": "clearvit.backbones.backbone",
+    "ClearvitError": "clearvit.errors",
+    "ImageError": "clearvit.errors",
+    "ModelError": "clearvit.errors",
+    "StoreError": "clearvit.errors",
+    "TokenConfig": "clearvit.shards.plan",
+    "Tokens": "clearvit.backbones.tokens",
+    "load": "clearvit.backbones.load",
+    "look": "clearvit.diagnose.look",
+    "open_tokens": "clearvit.shards.read",
+    "save": "clearvit.backbones.saved:save_backbone",
+    "save_tokens": "clearvit.shards.extract",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'clearvit' has no attribute '{name}'")
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
