@@ -1,0 +1,190 @@
+"""`clearvit tokens` against a hand-written timm loop: speed ratio and growth of memory.
+
+    python benchmarks/extract.py --images FOLDER
+
+Speed: both write the same float16 tokens of the same photos with the same batch and threads; runs
+alternate in one process, the ratio is the median over the rounds. Two loops stand for what people
+write: a plain one, and one that reads ahead with torch's DataLoader. Memory: peak resident size of
+the command on 200 photos and on 5,000 (links to the same photos).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import cycle, islice
+from pathlib import Path
+
+import torch
+
+import clearvit as cv
+from clearvit.images import find_images
+
+BATCH, SHARD = 16, 64
+DEFAULT_IMAGES = Path(__file__).parents[2] / "shared" / "data" / "photos"
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "extract.md"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=Path, default=DEFAULT_IMAGES)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    if not options.images.is_dir():
+        sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        small = links(options.images, folder / "200", 200)
+        large = links(options.images, folder / "5000", 5000)
+        speeds = speed(options, small, folder)
+        peaks = [peak_memory(options, images, folder) for images in (small, large)]
+    text = table(options, speeds, peaks)
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(text)
+    print(text)
+
+
+def links(images: Path, folder: Path, count: int) -> Path:
+    """Fill a folder with links to `count` photos, repeating them if there are fewer."""
+    folder.mkdir()
+    for i, picture in enumerate(islice(cycle(find_images(images)), count)):
+        source = Path(str(picture.source)).resolve()
+        (folder / f"{i:05d}{source.suffix}").symlink_to(source)
+    return folder
+
+
+def speed(options: argparse.Namespace, images: Path, folder: Path) -> dict[str, list[float]]:
+    """Images per second of each way, one number per round."""
+    backbone = cv.load(options.model, size=options.size)
+    network, preprocess = timm_pieces(backbone, options.size)
+    paths = [str(picture.source) for picture in find_images(images)]
+    config = cv.TokenConfig(batch=BATCH, shard=SHARD)
+    ways: dict[str, Callable[[Path], object]] = {
+        "clearvit tokens": lambda out: cv.save_tokens(backbone, images, out=out, config=config),
+        "timm, plain loop": lambda out: write(plain(network, preprocess, paths), out),
+        "timm, DataLoader": lambda out: write(loader(network, preprocess, paths), out),
+    }
+    for name, way in ways.items():  # warm the file cache and the allocator
+        way(folder / f"warm-{name}")
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(options.rounds):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way(folder / f"{number}-{name}")
+            seconds[name].append(time.perf_counter() - began)
+    return {name: [len(paths) / s for s in values] for name, values in seconds.items()}
+
+
+def timm_pieces(backbone: cv.Backbone, size: int):
+    """The same network and resizing, as somebody would set them up with timm alone."""
+    from timm.data import create_transform
+
+    settings = backbone.preprocessing
+    transform = create_transform(
+        input_size=(3, size, size),
+        mean=settings.mean,
+        std=settings.std,
+        interpolation=settings.interpolation,
+        crop_pct=1.0,
+        crop_mode="squash",
+    )
+    return backbone.network, transform
+
+
+def plain(network, preprocess, paths):
+    from PIL import Image
+
+    for start in range(0, len(paths), BATCH):
+        chunk = paths[start : start + BATCH]
+        pixels = torch.stack([preprocess(Image.open(path).convert("RGB")) for path in chunk])
+        with torch.inference_mode():
+            yield network.forward_features(pixels).half()
+
+
+class Photos(torch.utils.data.Dataset):
+    """Paths as a dataset of tensors."""
+
+    def __init__(self, paths, preprocess):
+        self.paths, self.preprocess = paths, preprocess
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        from PIL import Image
+
+        return self.preprocess(Image.open(self.paths[index]).convert("RGB"))
+
+
+def loader(network, preprocess, paths):
+    dataset = Photos(paths, preprocess)
+    for pixels in torch.utils.data.DataLoader(dataset, batch_size=BATCH, num_workers=2):
+        with torch.inference_mode():
+            yield network.forward_features(pixels).half()
+
+
+def write(parts, out: Path) -> None:
+    """Save the same shards that clearvit saves."""
+    from safetensors.torch import save_file
+
+    out.mkdir()
+    waiting: list[torch.Tensor] = []
+    number = 0
+    for part in parts:
+        waiting.append(part)
+        if len(waiting) == SHARD // BATCH:
+            save_file({"tokens": torch.cat(waiting)}, out / f"{number:05d}.safetensors")
+            waiting, number = [], number + 1
+    if waiting:
+        save_file({"tokens": torch.cat(waiting)}, out / f"{number:05d}.safetensors")
+
+
+def peak_memory(options: argparse.Namespace, images: Path, folder: Path) -> float:
+    """Peak resident memory of the command in MB; at a small size, where growth would show most."""
+    line = [sys.executable, "-m", "clearvit", "tokens", options.model, str(images)]
+    line += ["--out", str(folder / f"memory-{images.name}"), "--size", "56", "--json"]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    output = process.stdout.read() if process.stdout else b""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0 and json.loads(output)["images"] > 0
+    return usage.ru_maxrss / 1024
+
+
+def table(options: argparse.Namespace, speeds: dict[str, list[float]], peaks: list[float]) -> str:
+    ours = speeds["clearvit tokens"]
+    rows = []
+    for name, values in speeds.items():
+        ratios = [mine / theirs for mine, theirs in zip(ours, values, strict=True)]
+        ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        rows.append(f"| {name} | {statistics.median(values):.1f} | {ratio} |")
+    return f"""# Extraction: speed and memory
+
+200 photos, `{options.model}` at {options.size} px, batch {BATCH}, {options.threads} threads,
+{options.rounds} alternating rounds; {time.strftime("%Y-%m-%d")}, {platform.machine()},
+{os.cpu_count()} cores, torch {torch.__version__}. Reproduce:
+`python benchmarks/extract.py --images FOLDER`
+
+| way | images/s (median) | clearvit / this way (median, range) |
+|---|---|---|
+{chr(10).join(rows)}
+
+Peak memory of `clearvit tokens` at 56 px: {peaks[0]:.0f} MB for 200 images, {peaks[1]:.0f} MB for
+5,000 ({peaks[1] / peaks[0]:.2f}x).
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The Python in README and docs runs as printed, on the demo model."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    pytest.param(block, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(demo_backbone, tmp_path_factory):
+    """A folder with the files that the pages speak of."""
+    from clearvit import TokenConfig, save_tokens
+
+    folder = tmp_path_factory.mktemp("docs")
+    generator = np.random.default_rng(0)
+    (folder / "photos").mkdir()
+    for name in ("cat.jpg", "dog.jpg", "photo.jpg", *(f"photos/{i:02d}.jpg" for i in range(20))):
+        pixels = generator.integers(0, 255, (30, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / name)
+    config = TokenConfig(size=56, layers=(8,))
+    save_tokens(demo_backbone, folder / "photos", out=folder / "tokens", config=config)
+    return folder
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_code_of_the_pages_runs(block, workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    exec(compile(block, "page", "exec"), {"__name__": "page"})
+
+
+def test_the_demo_script_draws_its_pictures(workplace, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["demo.py", str(workplace / "cat.jpg"), "--out", str(tmp_path)]
+    )
+    exec(
+        compile((ROOT / "examples/demo.py").read_text(), "demo.py", "exec"),
+        {"__name__": "__main__"},
+    )
+    assert (tmp_path / "cat.png").exists()
+    assert str(tmp_path / "cat.png") in capsys.readouterr().out
