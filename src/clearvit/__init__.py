@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clearvit import testing
     from clearvit.backbones.backbone import Backbone
     from clearvit.backbones.load import load
     from clearvit.backbones.saved import save_backbone as save
     from clearvit.backbones.tokens import Tokens
+    from clearvit.diagnose.diagnosis import DiagnoseConfig, Diagnosis, diagnose
     from clearvit.diagnose.look import look
     from clearvit.errors import ClearvitError, ImageError, ModelError, StoreError
     from clearvit.shards.extract import save_tokens
@@ -23,21 +25,27 @@ __version__ = "0.1.0"
 __all__ = [
     "Backbone",
     "ClearvitError",
+    "DiagnoseConfig",
+    "Diagnosis",
     "ImageError",
     "ModelError",
     "StoreError",
     "TokenConfig",
     "Tokens",
+    "diagnose",
     "load",
     "look",
     "open_tokens",
     "save",
     "save_tokens",
+    "testing",
 ]
 
 _HOMES = {
     "Backbone": "clearvit.backbones.backbone",
     "ClearvitError": "clearvit.errors",
+    "DiagnoseConfig": "clearvit.diagnose.diagnosis",
+    "Diagnosis": "clearvit.diagnose.diagnosis",
     "ImageError": "clearvit.errors",
     "ModelError": "clearvit.errors",
     "StoreError": "clearvit.errors",
@@ -54,6 +62,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     import importlib
 
+    if name in ("diagnose", "testing"):  # rooms themselves; the first can be called
+        return importlib.import_module(f"clearvit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'clearvit' has no attribute '{name}'")
     module, _, attribute = _HOMES[name].partition(":")

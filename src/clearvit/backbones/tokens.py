@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -70,6 +71,17 @@ class Tokens:
         """Patches as an image, (B, C, H, W)."""
         image: Tensor = self.patches.transpose(1, 2).unflatten(2, self.grid)
         return image
+
+    @property
+    def norms(self) -> Tensor:
+        """Lengths of the patch tokens, (B, N); read them before the final norm."""
+        if self.normed:
+            warnings.warn(
+                "these tokens passed the final norm, which makes all of them almost equally long;"
+                " artifacts do not show. Ask for tokens(..., norm=False).",
+                stacklevel=2,
+            )
+        return self.patches.float().norm(dim=-1)
 
     @property
     def cls(self) -> Tensor | None:

@@ -1,0 +1,144 @@
+"""Artifacts of a known kind at known places."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clearvit.backbones.backbone import Backbone, Images
+from clearvit.backbones.preprocessing import Size
+from clearvit.backbones.vit import Embedded, VitBackbone
+from clearvit.errors import ModelError, closest
+
+Kind = Literal["high-norm", "low-norm", "positional"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+LENGTH = {"high-norm": 8.0, "low-norm": 0.1}  # times the median norm of the image
+REDUNDANT = 0.5  # artifacts sit among this share of patches, those most like their neighbours
+
+
+class Planted(NamedTuple):
+    """A backbone with artifacts, and where they are."""
+
+    backbone: VitBackbone
+    mask: Callable[..., Tensor]  # mask(images, size=...) -> (B, N) bool
+
+
+def planted(
+    backbone: Backbone,
+    kind: Kind,
+    fraction: float = 0.02,
+    seed: int = 0,
+    *,
+    block: int | None = None,
+) -> Planted:
+    """Plant artifacts into a backbone; the original is left as it was.
+
+    High- and low-norm artifacts sit, as the paper found them, at patches that are much like their
+    neighbours, drawn anew for every picture, and hold the mean of the image instead of the patch.
+    Positional ones sit at the same places of the grid in every picture, where the token turns
+    towards a fixed direction and is as long as most tokens are.
+
+    Args:
+        backbone: A ViT.
+        kind: "high-norm" (8 x the median norm of the image), "low-norm" (0.1 x) or "positional".
+        fraction: Share of the patches, in (0, 0.5]; at least one patch per image.
+        seed: Decides the places and directions.
+        block: First block whose output has them, from 0; the middle one by default.
+
+    Returns:
+        The backbone and `mask(images, size=None)`, which gives the places as (B, N) bool for
+        whatever `backbone.tokens` accepts.
+    """
+    if not isinstance(backbone, VitBackbone):
+        raise ModelError(f"'{backbone.name}' is a grid-only backbone; artifacts need a ViT.")
+    if kind not in KINDS:
+        raise ModelError(f"kind is '{kind}'; use {', '.join(KINDS)}.{closest(kind, KINDS)}")
+    if not 0 < fraction <= 0.5:
+        raise ModelError(f"fraction is {fraction}; use a share in (0, 0.5].")
+    first = backbone.depth // 2 if block is None else backbone.block_indices([block])[0]
+    sick = PlantedBackbone(backbone, kind, fraction, seed, first)
+    return Planted(sick, sick.mask)
+
+
+class PlantedBackbone(VitBackbone):
+    """A ViT whose tokens are overwritten at some places, from one block on."""
+
+    def __init__(
+        self, backbone: VitBackbone, kind: Kind, fraction: float, seed: int, first: int
+    ) -> None:
+        self.__dict__.update(copy.copy(backbone).__dict__)
+        self.name = f"{backbone.name} + {kind}"
+        self.kind, self.fraction, self.seed, self.first = kind, fraction, seed, first
+        self._places = torch.empty(0)
+
+    def mask(self, images: Images, *, size: int | Size | None = None) -> Tensor:
+        """Where the artifacts of these images are, (B, N) bool."""
+        with torch.no_grad():
+            parts = [self._drawn(pixels) for pixels in self._batches(images, size, 16)]
+        return torch.cat(parts)
+
+    def embed_pixels(self, pixels: Tensor) -> Embedded:
+        """Draw the places, then embed as usual."""
+        self._places = self._drawn(pixels)
+        return super().embed_pixels(pixels)
+
+    def after_block(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Overwrite the tokens at the drawn places."""
+        if index < self.first:
+            return x
+        prefix = len(self.prefix_names)
+        patches = x[:, prefix:]
+        sick = torch.where(self._places[..., None], self._artifact(patches), patches)
+        return torch.cat([x[:, :prefix], sick], dim=1)
+
+    def _artifact(self, patches: Tensor) -> Tensor:
+        """What stands at the places, (B, N, C) or (B, 1, C)."""
+        typical = patches.norm(dim=-1, keepdim=True).median(dim=1, keepdim=True).values
+        if self.kind == "positional":
+            direction = torch.randn(self.width, generator=self._generator()).to(patches)
+            turned = F.normalize(patches, dim=-1) + 3 * F.normalize(direction, dim=0)
+            return F.normalize(turned, dim=-1) * typical
+        healthy = (~self._places)[..., None]
+        mean = (patches * healthy).sum(1, keepdim=True) / healthy.sum(1, keepdim=True)
+        return F.normalize(mean, dim=-1) * LENGTH[self.kind] * typical
+
+    def _drawn(self, pixels: Tensor) -> Tensor:
+        """Choose the places, (B, 3, height, width) -> (B, N) bool, from each picture alone."""
+        with torch.no_grad():  # one by one: the last bits of a batch depend on its size
+            scores = torch.stack([self._scores(picture[None]) for picture in pixels])
+        count = max(1, round(self.fraction * scores.shape[1]))
+        mask = torch.zeros_like(scores, dtype=torch.bool)
+        return mask.scatter(1, scores.topk(count, dim=1).indices, True).to(pixels.device)
+
+    def _scores(self, picture: Tensor) -> Tensor:
+        """Random numbers for the places that may be chosen, -1 for the others, (N,)."""
+        if self.kind == "positional":
+            cells = picture.shape[2] // self.patch[0] * (picture.shape[3] // self.patch[1])
+            return torch.rand(cells, generator=self._generator())
+        likeness = _likeness(self.embed_patches(picture)[0]).cpu()
+        content = (picture.double() * 1e4).round().long().sum().item()
+        random = torch.rand(len(likeness), generator=self._generator(int(content) % 2**31))
+        most = max(1, round(REDUNDANT * len(likeness)))
+        redundant = likeness >= likeness.topk(most).values[-1]
+        return torch.where(redundant, random, torch.tensor(-1.0))
+
+    def _generator(self, extra: int = 0) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed * 1_000_003 + extra)
+
+    def _settings(self) -> tuple[object, ...]:
+        return (*super()._settings(), self.kind, self.fraction, self.seed, self.first)
+
+
+def _likeness(picture: Tensor) -> Tensor:
+    """Mean cosine to the four neighbours on a torus, (H, W, C) -> (N,)."""
+    unit = F.normalize(picture.float(), dim=-1)
+    down = (unit * unit.roll(-1, 0)).sum(-1)
+    right = (unit * unit.roll(-1, 1)).sum(-1)
+    likeness: Tensor = (down + down.roll(1, 0) + right + right.roll(1, 1)).flatten() / 4
+    return likeness
