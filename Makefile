@@ -24,6 +24,7 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/extract.py
+	@$(BIN)/python benchmarks/diagnose.py
 
 docs: $(VENV)/.docs
 	@$(BIN)/mkdocs build --strict

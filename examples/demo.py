@@ -46,7 +46,7 @@ def main() -> None:
         f"\nLook at the pictures in {options.out}/: the PCA should follow the objects. In the norm"
         "\nmaps of blocks 9 and 11, single bright cells on plain background are artifact tokens;"
         "\nat the last block they seem to be gone, which is why one must look inside."
-        "\nnext: clearvit look demo YOUR_PHOTO.jpg"
+        "\nnext: .venv/bin/clearvit diagnose demo YOUR_PHOTOS/ --quick"
     )
 
 

@@ -44,7 +44,7 @@ def base():
 
 @pytest.fixture(scope="module")
 def healthy(demo_backbone):
-    """The first six blocks of the demo model: trained features without artifacts, 24 x 24 patches."""
+    """Half of the demo model: trained features without artifacts, on 24 x 24 patches."""
     half = copy.deepcopy(demo_backbone.resized(336))
     half.network.blocks = half.network.blocks[:6]
     return VitBackbone(half.network, half.preprocessing, name="half of the demo")
@@ -213,7 +213,7 @@ def test_progress_counts_every_pass_once(base, photos):
     seen = []
     config = cv.DiagnoseConfig(shifted=2, batch=4, experiments=False)
     cv.diagnose(base, photos, config=config, progress=lambda *a: seen.append(a))
-    assert seen[-1] == (14, 14) and passes_needed(8, config) == 14
+    assert seen[-1] == (18, 18) and passes_needed(8, config) == 18  # 8, 2 x 3 shifted, 4 drawn
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 

@@ -81,7 +81,8 @@ class Tokens:
                 " artifacts do not show. Ask for tokens(..., norm=False).",
                 stacklevel=2,
             )
-        return self.patches.float().norm(dim=-1)
+        lengths: Tensor = self.patches.float().norm(dim=-1)
+        return lengths
 
     @property
     def cls(self) -> Tensor | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clearvit import __version__
-from clearvit.cli import look, tokens
+from clearvit.cli import diagnose, look, tokens
 from clearvit.cli.console import errors
 from clearvit.errors import ClearvitError
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("diagnose")(diagnose.command)
 app.command("look")(look.command)
 app.command("tokens")(tokens.command)
 

@@ -17,6 +17,7 @@ from clearvit.backbones.vit import VitBackbone
 from clearvit.diagnose.blocks import QUANTILES, BlockReport, block_report, flagged
 from clearvit.diagnose.equivariance import VIEWS, Equivariance, equivariance
 from clearvit.diagnose.experiments import Experiments, labels_of, run_experiments
+from clearvit.diagnose.gallery import COUNT, Gallery, gallery
 from clearvit.diagnose.observe import Observations, Progress, observe
 from clearvit.diagnose.tails import Tail, find_tail
 from clearvit.diagnose.verdict import MEANING, Finding, Verdict, judge, next_command
@@ -54,6 +55,7 @@ class Diagnosis:
     equivariance: Equivariance | None
     experiments: Experiments | None
     observations: Observations = field(repr=False)
+    gallery: Gallery | None = field(default=None, repr=False)  # a few photos to draw
 
     @property
     def verdict(self) -> Verdict:
@@ -93,7 +95,8 @@ class Diagnosis:
 
     def place_map(self, block: int | None = None) -> Tensor:
         """Share of images in which a place of the grid is flagged, (H, W)."""
-        return self.flags(block).float().mean(0).unflatten(0, self.observations.grid)
+        shares: Tensor = self.flags(block).float().mean(0).unflatten(0, self.observations.grid)
+        return shares
 
     def to_json(self) -> dict[str, Any]:
         """All numbers, as plain JSON."""
@@ -165,6 +168,8 @@ def diagnose(
         experiments=None,
         observations=seen,
     )
+    result = replace(result, gallery=gallery(vit, chosen, result))
+    passes.advance(min(COUNT, len(seen.names)))
     if not config.experiments or config.quick:
         return result
     return replace(result, experiments=_experiments(vit, pictures, result, config, passes))
@@ -174,7 +179,7 @@ def passes_needed(images: int, config: DiagnoseConfig) -> int:
     """How many images the diagnosis sends through the network, repeats counted."""
     chosen, shifted = _chosen(range(images), config)
     again = len(chosen) if config.experiments and not config.quick else 0
-    return len(chosen) + VIEWS * len(shifted) + again
+    return len(chosen) + VIEWS * len(shifted) + min(COUNT, len(chosen)) + again
 
 
 class _Passes:

@@ -128,4 +128,5 @@ def _attention(tokens: Tokens, names: tuple[str, ...]) -> dict[str, Tensor]:
 
 
 def _norms(tokens: Tensor) -> Tensor:
-    return tokens.float().norm(dim=-1).cpu()
+    lengths: Tensor = tokens.float().norm(dim=-1).cpu()
+    return lengths

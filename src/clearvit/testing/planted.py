@@ -99,7 +99,7 @@ class PlantedBackbone(VitBackbone):
 
     def _artifact(self, patches: Tensor) -> Tensor:
         """What stands at the places, (B, N, C) or (B, 1, C)."""
-        typical = patches.norm(dim=-1, keepdim=True).median(dim=1, keepdim=True).values
+        typical: Tensor = patches.norm(dim=-1, keepdim=True).median(dim=1, keepdim=True).values
         if self.kind == "positional":
             direction = torch.randn(self.width, generator=self._generator()).to(patches)
             turned = F.normalize(patches, dim=-1) + 3 * F.normalize(direction, dim=0)

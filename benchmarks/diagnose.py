@@ -1,0 +1,257 @@
+"""Is the diagnosis right, and what does it cost?
+
+    python benchmarks/diagnose.py --images PHOTOS [--classes IMAGEFOLDER] [--part cost]
+
+- real: the demo model at 518 px on real photos: blocks, recurring places, what the output shows.
+- planted: artifacts of three kinds, three fractions and five seeds in a healthy network (the first
+  six blocks of the demo model), token-level F1 and verdict; 20 runs without artifacts.
+- experiments: the paper's probes on the demo model and on planted artifacts.
+- cost: `diagnose --quick` on 32 photos against the bare forward passes it needs, alternating.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import clearvit as cv
+from clearvit.backbones.vit import VitBackbone
+from clearvit.diagnose.diagnosis import QUICK_IMAGES, QUICK_SHIFTED
+from clearvit.diagnose.equivariance import VIEWS
+from clearvit.diagnose.experiments import Experiments
+from clearvit.diagnose.gallery import COUNT
+from clearvit.diagnose.probes import Probe
+from clearvit.images import find_images
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "diagnose.md"
+NORMS = cv.DiagnoseConfig(equivariance=False, experiments=False)
+KINDS, FRACTIONS, SEEDS = ("high-norm", "low-norm", "positional"), (0.005, 0.02, 0.05), range(5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=Path, default=DATA / "photos")
+    parser.add_argument("--classes", type=Path, default=DATA / "imagenet100")
+    parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    if not options.images.is_dir():
+        sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
+    torch.set_num_threads(options.threads)
+    chosen = PARTS if options.part == "all" else {options.part: PARTS[options.part]}
+    texts = []
+    for part in chosen.values():
+        texts.append(part(options))
+        print(texts[-1], flush=True)
+    if options.part == "all":
+        RESULT.parent.mkdir(parents=True, exist_ok=True)
+        RESULT.write_text(heading(options) + "\n".join(texts))
+
+
+def heading(options: argparse.Namespace) -> str:
+    return f"""# Diagnosis: is it right, and what does it cost?
+
+{time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()} cores,
+{options.threads} threads, torch {torch.__version__}. Reproduce:
+`python benchmarks/diagnose.py --images PHOTOS --classes IMAGEFOLDER`
+
+"""
+
+
+def real(options: argparse.Namespace) -> str:
+    """Artifacts of the real demo model."""
+    backbone = cv.load("demo")
+    config = cv.DiagnoseConfig(limit=48, experiments=False)
+    found = cv.diagnose(backbone, options.images, config=config)
+    rows = []
+    for block in found.blocks:
+        tail = block.high
+        flagged = "-" if tail is None else f"{100 * tail.fraction:.2f} %, above {tail.cutoff:.2f} x"
+        share = "-" if block.attention is None else f"{100 * block.attention:.1f} %"
+        border = "-" if block.border is None else f"{block.border:.2f}"
+        recurring = "-" if tail is None else f"{100 * block.recurring:.0f} %"
+        numbers = f"{block.largest:.2f} | {flagged} | {recurring} | {border} | {share}"
+        rows.append(f"| {block.index + 1} | {numbers} |")
+    evidence = "\n".join(f"- **{f.kind}**: {f.evidence}" for f in found.findings)
+    after = "finds nothing" if found.after_norm is None else f"finds {found.after_norm}"
+    return f"""## The demo model at 518 px, {len(found.observations.names)} photos
+
+Verdict: **{found.verdict}**. Reading the norms after the final norm {after}.
+
+{evidence}
+
+| block | largest / median | flagged tokens | commonest place | border / inside | attention |
+|---|---|---|---|---|---|
+{chr(10).join(rows)}
+
+Commonest place: in how many of the photos the same cell of the grid is flagged. Attention: share of
+the class token's attention to patches that lands on flagged ones.
+"""
+
+
+def healthy_half() -> VitBackbone:
+    """The first six blocks of the demo model: trained features before any artifact."""
+    half = copy.deepcopy(cv.load("demo", size=336))
+    half.network.blocks = half.network.blocks[:6]
+    return VitBackbone(half.network, half.preprocessing, name="first half of demo")
+
+
+def planted(options: argparse.Namespace) -> str:
+    """Known artifacts, and known absence of them."""
+    backbone = healthy_half()
+    photos = [picture.source for picture in find_images(options.images)[::60]]
+    rows, right = [], 0
+    for kind in KINDS:
+        for fraction in FRACTIONS:
+            scores, verdicts = [], 0
+            for seed in SEEDS:
+                sick, mask = cv.testing.planted(backbone, kind, fraction, seed)
+                found = cv.diagnose(sick, photos, config=NORMS)
+                verdicts += found.verdict == kind
+                scores.append(f1(found, mask(photos), kind))
+            right += verdicts
+            middle = f"{statistics.mean(scores):.3f} ({min(scores):.3f})"
+            rows.append(
+                f"| {kind} | {100 * fraction:.1f} % | {verdicts} of {len(SEEDS)} | {middle} |"
+            )
+    total = len(KINDS) * len(FRACTIONS) * len(SEEDS)
+    return f"""## Planted artifacts
+
+First six blocks of the demo model at 336 px (24 x 24 patches), {len(photos)} photos, artifacts from
+block 4 on. F1 counts tokens; for positional ones, places. Verdict right in {right} of {total} runs.
+
+| kind | fraction | verdict right | F1, mean (lowest) over seeds |
+|---|---|---|---|
+{chr(10).join(rows)}
+
+{false_alarms(photos)}
+"""
+
+
+def f1(found: cv.Diagnosis, truth: torch.Tensor, kind: str) -> float:
+    flags = found.flags()
+    if kind == "positional":
+        places = found.observations.placed.find()
+        flags, truth = (torch.zeros_like(truth[0]) if places is None else places), truth[0]
+    return float(2 * (flags & truth).sum() / (flags.sum() + truth.sum()))
+
+
+def false_alarms(photos: list[object]) -> str:
+    """Random weights, and the last block of the demo model on other photos each time."""
+    import timm  # after clearvit, which mends torchvision
+
+    random_weights = last_block = 0
+    for seed in range(20):
+        torch.manual_seed(seed)
+        network = timm.create_model("vit_tiny_patch16_224", img_size=256, depth=6, num_classes=0)
+        random_weights += cv.diagnose(cv.load(network), photos, config=NORMS).verdict != "none"
+    demo = cv.load("demo")
+    for seed in range(20):
+        chosen = photos[seed % len(photos)]
+        last_block += cv.diagnose(demo, chosen, config=NORMS).blocks[-1].high is not None
+    return (
+        f"Without artifacts: a verdict in {random_weights} of 20 networks with random weights;"
+        f" high-norm tokens in the last block of the demo model in {last_block} of 20 photos"
+        " looked at one by one."
+    )
+
+
+def experiments(options: argparse.Namespace) -> str:
+    """The paper's probes, on real and on planted artifacts."""
+    config = cv.DiagnoseConfig(limit=80, equivariance=False, size=336)
+    images = options.classes if options.classes.is_dir() else options.images
+    sick, _ = cv.testing.planted(healthy_half(), "high-norm", 0.02, 0)
+    parts = []
+    for name, backbone in (("planted high-norm, 2 %", sick), ("demo at 336 px", cv.load("demo"))):
+        found = cv.diagnose(backbone, images, config=config).experiments
+        assert found is not None
+        parts.append(f"### {name}\n\n{experiment_tables(found)}")
+    return "## The paper's experiments\n\n" + "\n".join(parts)
+
+
+def experiment_tables(found: Experiments) -> str:
+    contrast = found.redundancy
+    low, high = contrast.interval
+    rows = [
+        f"| cosine to neighbours after patch embedding | {contrast.normal:.3f} |"
+        f" {contrast.outlier:.3f} | difference {contrast.difference:+.3f} ({low:+.3f} to"
+        f" {high:+.3f}), AUROC {contrast.auroc:.3f} | outliers pile up near 1 |"
+    ]
+    published = {entry.name: entry for entry in found.published}
+    for probe in (found.position, found.pixels, found.classes):
+        if probe is not None:
+            rows += probe_rows(probe, published.get(probe.name))
+    share = 100 * found.fraction
+    return f"""{found.images} images, block {found.block + 1}, {share:.2f} % outliers.
+
+| experiment | normal | outlier | note | paper (normal / outlier) |
+|---|---|---|---|---|
+{chr(10).join(rows)}
+
+{found.differences}
+"""
+
+
+def probe_rows(probe: Probe, published: object) -> list[str]:
+    kinds = {row.kind: row for row in probe.rows}
+    paper = {row.kind: row for row in getattr(published, "rows", ())}
+    rows = []
+    for i, metric in enumerate(probe.metrics):
+        cells = [
+            f"{kinds[k].means[i]:.2f} ± {kinds[k].sds[i]:.2f}" if k in kinds else "-"
+            for k in ("normal", "outlier")
+        ]
+        theirs = "-"
+        if {"normal", "outlier"} <= set(paper) and i < len(paper["normal"].means):
+            theirs = f"{paper['normal'].means[i]} / {paper['outlier'].means[i]}"
+        extra = f"class token {kinds['class'].means[i]:.2f}" if "class" in kinds else probe.note
+        rows.append(f"| {probe.name}: {metric} | {cells[0]} | {cells[1]} | {extra} | {theirs} |")
+    return rows
+
+
+def cost(options: argparse.Namespace, rounds: int = 3) -> str:
+    """Seconds of the quick diagnosis over seconds of its bare forward passes."""
+    backbone = cv.load("demo")
+    photos = [picture.source for picture in find_images(options.images)[:QUICK_IMAGES]]
+    config = cv.DiagnoseConfig(quick=True)
+    passes = len(photos) + VIEWS * QUICK_SHIFTED + COUNT
+    ratios, seconds = [], []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        bare(backbone, photos, config.batch)
+        middle = time.perf_counter()
+        cv.diagnose(backbone, photos, config=config)
+        seconds.append(time.perf_counter() - middle)
+        ratios.append(seconds[-1] / (middle - began))
+    return f"""## Cost
+
+`clearvit diagnose --quick` on {len(photos)} photos at 518 px takes
+{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f}, {rounds} alternating
+rounds) the time of decoding the photos and the {passes} forward passes
+it needs; {statistics.median(seconds):.0f} s here.
+"""
+
+
+def bare(backbone: cv.Backbone, photos: list[object], batch: int) -> None:
+    """Decode the same photos and run the same number of forward passes, nothing else."""
+    size = backbone.preprocessing.size
+    for start in range(0, len(photos), batch):
+        backbone.tokens(photos[start : start + batch])
+    pixels = torch.zeros(batch, 3, *size)
+    for _ in range((VIEWS * QUICK_SHIFTED + COUNT) // batch):
+        backbone.tokens(pixels)
+
+
+PARTS = {"real": real, "planted": planted, "experiments": experiments, "cost": cost}
+
+if __name__ == "__main__":
+    main()

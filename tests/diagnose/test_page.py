@@ -1,0 +1,236 @@
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clearvit.backbones.load import load
+from clearvit.diagnose.diagnosis import DiagnoseConfig, diagnose
+from clearvit.diagnose.figures import by_block, norm_heat, readings, redundancy
+from clearvit.diagnose.gallery import gallery, most_telling
+from clearvit.diagnose.maps import exhibits, places, registers
+from clearvit.diagnose.page import report_json, report_sections, write_report
+from clearvit.errors import ModelError, StoreError
+from clearvit.images import find_images
+from clearvit.report.page import Section
+from clearvit.testing import planted
+from tests.conftest import tiny_network
+from tests.report.test_page import check
+
+CONFIG = DiagnoseConfig(size=64, shifted=2, experiments=False)
+
+
+def photos(count):
+    random = np.random.default_rng(0)
+    coarse = random.integers(0, 255, (count, 9, 9, 3), dtype=np.uint8)
+    return [Image.fromarray(one).resize((96, 80), Image.Resampling.BICUBIC) for one in coarse]
+
+
+@pytest.fixture(scope="module")
+def sick():
+    """High-norm artifacts from the second of three blocks on, with all experiments."""
+    backbone = planted(load(tiny_network()), "high-norm", fraction=0.05, block=1).backbone
+    return diagnose(backbone, photos(12), config=replace(CONFIG, experiments=True))
+
+
+@pytest.fixture(scope="module")
+def with_registers():
+    backbone = load(tiny_network(reg_tokens=3, no_embed_class=True))
+    return diagnose(backbone, photos(4), config=CONFIG)
+
+
+def saved(diagnosis, path):
+    """Write and check a report; gives the page and the numbers."""
+    page = Path(diagnosis.save(path))
+    text = page.read_text("utf-8")
+    check(text)
+    return text, read_json(page.with_suffix(".json"))
+
+
+def read_json(path):
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(path.read_text("utf-8"), parse_constant=refuse)
+
+
+def titles(sections):
+    return [section.title for section in sections]
+
+
+def without_nan(value):
+    if isinstance(value, dict):
+        return {key: without_nan(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def test_report_of_planted_artifacts(sick, tmp_path):
+    page, numbers = saved(sick, tmp_path / "report.html")
+    assert sick.verdict == "high-norm" and sick.onset == 1
+    assert "High-norm artifact tokens" in page and "2 of 3" in page
+    assert sick.next_command.split(" PHOTO")[0] in page
+    assert numbers == {"diagnoses": [without_nan(sick.to_json())]}
+    assert titles(report_sections([sick])[1]) == [
+        "Verdict",
+        "Norms, block by block",
+        "Where they sit",
+        "Do features move with the picture?",
+        "What flagged tokens know",
+        "All numbers",
+        "Definitions and questions",
+    ]
+    assert "Paper: Outliers hold less of where they are." in page
+
+
+def test_numbers_that_json_does_not_know_become_null(sick):
+    broken = replace(sick.blocks[0], largest=math.inf, border=math.nan)
+    numbers = report_json([replace(sick, blocks=(broken, *sick.blocks[1:]))])
+    assert numbers["diagnoses"][0]["blocks"][0]["largest"] is None
+    json.dumps(numbers, allow_nan=False)
+
+
+def test_report_of_registers(with_registers, tmp_path):
+    page, _ = saved(with_registers, tmp_path)
+    assert (tmp_path / "report.html").exists() and (tmp_path / "report.json").exists()
+    assert "Registers" in titles(report_sections([with_registers])[1])
+    assert "No artifact tokens" in page
+    assert registers(with_registers) is not None
+    axes = norm_heat(with_registers).axes[0]
+    marks = [line for line in axes.lines if line.get_marker() in "D^v"]
+    assert sum(len(line.get_xdata()) for line in marks) == 3 * 3
+    heights = np.concatenate([line.get_ydata() for line in marks])
+    low, high = axes.get_ylim()
+    assert (heights >= low).all() and (heights <= high).all()  # else the layout would collapse
+
+
+def test_report_without_class_token(tmp_path):
+    backbone = load(tiny_network(class_token=False, global_pool="avg"))
+    found = diagnose(backbone, photos(4), config=CONFIG)
+    saved(found, tmp_path)
+    assert registers(found) is None
+    assert len(by_block(found).axes) == 1
+    drawn = exhibits(found)
+    assert "class attention, last" not in {text.get_text() for text in drawn.texts}
+
+
+def test_report_of_one_image(tiny, tmp_path):
+    found = diagnose(tiny, photos(1), config=replace(CONFIG, equivariance=False))
+    page, numbers = saved(found, tmp_path)
+    assert "1 image at" in page and numbers["diagnoses"][0]["images"] == 1
+    assert "Do features move" not in "".join(titles(report_sections([found])[1]))
+
+
+def test_report_of_two_models_of_different_depth(sick, tmp_path):
+    deeper = load(tiny_network(depth=5, reg_tokens=2, no_embed_class=True))
+    other = diagnose(deeper, photos(3), config=CONFIG)
+    path = write_report([sick, other], tmp_path / "both")
+    page = path.read_text("utf-8")
+    parsed = check(page)
+    assert parsed.headings.count(3) > 8
+    _, sections = report_sections([sick, other])
+    assert titles(sections) == [
+        "Comparison",
+        sick.model,
+        other.model,
+        "Definitions and questions",
+    ]
+    assert all(isinstance(part, Section) for part in sections[1].elements)
+    assert len(read_json(tmp_path / "both" / "report.json")["diagnoses"]) == 2
+
+
+def test_names_of_models_and_files_are_escaped(with_registers, tmp_path):
+    evil = "<script>alert(1)</script>"
+    seen = replace(with_registers.observations, names=tuple(f"{evil}{i}" for i in range(4)))
+    pictures = with_registers.gallery.exhibits
+    renamed = replace(
+        with_registers.gallery, exhibits=tuple(replace(one, name=f"{evil}0") for one in pictures)
+    )
+    found = replace(with_registers, model=evil, observations=seen, gallery=renamed)
+    page, numbers = saved(found, tmp_path)
+    assert evil not in page and numbers["diagnoses"][0]["model"] == evil
+
+
+def test_skipped_files_are_listed(tiny, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for i, image in enumerate(photos(2)):
+        image.save(folder / f"{i}.png")
+    (folder / "bad&.jpg").write_bytes(b"no image")
+    page, _ = saved(diagnose(tiny, folder, config=CONFIG), tmp_path / "out")
+    assert "Skipped files (1)" in page and "bad&amp;.jpg" in page
+
+
+def test_same_diagnosis_same_page(with_registers, tmp_path):
+    bare = replace(with_registers, gallery=None)
+    pages = [saved(bare, tmp_path / str(i))[0] for i in range(2)]
+    assert pages[0] == pages[1]
+
+
+def test_nothing_to_report_and_nowhere_to_write_are_clear_errors(with_registers, tmp_path):
+    with pytest.raises(ModelError, match="nothing to report"):
+        write_report([], tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_report([with_registers], tmp_path / "file")
+
+
+def test_gallery_shows_the_images_with_most_flags(sick):
+    order = most_telling(sick, 4)
+    counts = sick.flags().sum(dim=1)
+    assert counts[order].tolist() == counts.sort(descending=True).values[:4].tolist()
+    shown = sick.gallery.exhibits
+    assert [one.name for one in shown] == [sick.observations.names[i] for i in order]
+    for one in shown:
+        assert one.photo.shape == (80, 96, 3) and one.colours.shape == (8, 8, 3)
+        assert 0 <= one.colours.min() and one.colours.max() <= 1
+
+
+def test_gallery_of_pictures_that_are_gone(tiny):
+    images = photos(2)
+    found = diagnose(tiny, images, config=CONFIG)
+    assert gallery(tiny, find_images(images)[:1], found).exhibits[0].name == "image-000000"
+    assert gallery(tiny, [], found).exhibits == ()
+    assert exhibits(replace(found, gallery=None)) is None
+    assert report_sections([replace(found, gallery=None)])
+
+
+def test_photos_of_a_gallery_are_small(tiny):
+    image = photos(1)[0].resize((1500, 900))
+    found = diagnose(tiny, image, config=CONFIG)
+    (one,) = gallery(tiny, find_images(image), found).exhibits
+    assert one.photo.shape == (288, 480, 3) and one.aspect == pytest.approx(0.6)
+
+
+def test_heat_map_reaches_the_largest_norm(sick):
+    axes = norm_heat(sick).axes[0]
+    assert axes.get_ylim()[1] > max(block.largest for block in sick.blocks) > 4
+    cutoffs = [b.high.cutoff for b in sick.blocks if b.high]
+    drawn = [
+        part.get_segments()[0][0, 1] for part in axes.collections if hasattr(part, "get_segments")
+    ]
+    assert drawn == pytest.approx(cutoffs)
+
+
+def test_histograms_hold_every_token(sick):
+    figure = readings(sick)
+    assert [axes.get_title(loc="left") for axes in figure.axes][-1] == "after the final norm"
+    tokens = sick.observations.norms[:, 0].numel()
+    for axes in figure.axes:
+        assert sum(patch.get_data().values.sum() for patch in axes.patches) == tokens
+
+
+def test_places_show_the_share_of_images(sick):
+    first = places(sick).axes[0]
+    np.testing.assert_allclose(first.images[0].get_array(), 100 * sick.place_map().numpy())
+
+
+def test_redundancy_of_nothing_is_drawn_too(sick):
+    contrast = sick.experiments.redundancy
+    empty = replace(contrast, outlier_density=(0.0,) * 60, auroc=math.nan)
+    assert len(redundancy(empty).axes[0].patches) == 2
+    assert len(redundancy(contrast).axes[0].patches) == 4
