@@ -45,7 +45,7 @@ def batches(
     prepare: Callable[[Image.Image], T],
     *,
     size: int,
-    threads: int = 2,
+    threads: int = 1,
     ahead: int = 2,
     strict: bool = False,
 ) -> Generator[Batch[T], None, None]:
@@ -61,7 +61,7 @@ def batches(
         prepare: Makes an item of an upright RGB image, in a thread. Its `ImageError` marks the
             picture as bad; any other exception reaches the consumer.
         size: Pictures per batch.
-        threads: Pictures decoded at the same time.
+        threads: Pictures decoded at the same time; more than one slows a network on the same CPU.
         ahead: Batches prepared while the consumer works on one; bounds the memory.
         strict: Raise at the first bad picture instead of skipping it.
 

@@ -152,11 +152,12 @@ def encode(
     """Compute tokens batch by batch while the next images are being read."""
     dtype = getattr(torch, plan.dtype)
     size = plan.size
+    decoders = config.decoders or (1 if backbone.device.type == "cpu" else 4)
     source = batches(
         pictures,
         lambda image: backbone.preprocessing(image, size),
         size=plan.batch,
-        threads=config.decoders,
+        threads=decoders,
         strict=config.strict,
     )
     with closing(source), torch.no_grad():
@@ -171,15 +172,26 @@ def _encode_batch(
         return Encoded([], batch.skipped, {})
     pixels = torch.stack(batch.items).to(backbone.device, backbone.dtype)
     tokens = backbone.forward(pixels, layers=plan.layers or None, norm=plan.norm)
-    tensors = {name: tensor.cpu().to(dtype) for name, tensor in _flat(tokens).items()}
-    for name, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            first = int((~tensor.isfinite()).flatten(1).any(1).nonzero()[0])
-            raise StoreError(
-                f"'{batch.names[first]}' gives {name} that {plan.dtype} cannot hold (NaN or too"
-                " large). Try --dtype float32; if it persists, the weights are damaged."
-            )
+    tensors = {}
+    for name, tensor in _flat(tokens).items():
+        _check_range(tensor, dtype, name, batch.names)
+        tensors[name] = tensor.to(dtype).cpu()
     return Encoded(batch.names, batch.skipped, tensors)
+
+
+def _check_range(tensor: Tensor, dtype: torch.dtype, name: str, images: Sequence[str]) -> None:
+    """Refuse NaN, infinity, and what the number format of the files cannot hold."""
+    if not tensor.numel():
+        return
+    limit = torch.finfo(dtype).max
+    low, high = tensor.aminmax()  # one fast pass; NaN makes both comparisons false
+    if low >= -limit and high <= limit:
+        return
+    fits = (tensor.abs() <= limit).flatten(1).all(1)
+    raise StoreError(
+        f"'{images[int(fits.int().argmin())]}' gives {name} that {str(dtype)[6:]} cannot hold (NaN"
+        " or too large). Try --dtype float32; if it persists, the weights are damaged."
+    )
 
 
 def _flat(tokens: Tokens) -> dict[str, Tensor]:

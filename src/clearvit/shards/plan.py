@@ -32,7 +32,7 @@ class TokenConfig:
     dtype: Literal["float16", "float32"] = "float16"  # on disk
     batch: int = 16  # images per forward pass
     shard: int = 64  # images per file, rounded up to whole batches
-    decoders: int = 2  # threads that read images ahead
+    decoders: int | None = None  # threads that read ahead; None: 1 beside a CPU network, else 4
     strict: bool = False  # the first bad file ends the run
     overwrite: bool = False  # throw away what another run left in the directory
     engine: Engine = "local"  # "ray" spreads the shards over a cluster
