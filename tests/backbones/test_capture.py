@@ -64,6 +64,24 @@ def test_captures_are_what_the_fused_kernel_receives(backbone, monkeypatch):
         assert torch.allclose(tokens.attention[block].sum(-1), torch.ones(()), atol=1e-5)
 
 
+def test_shared_keys_and_values_are_given_to_every_head(monkeypatch):
+    options = {"depth": 1, "num_kv_heads": 2, "qkv_fused": False, "dynamic_img_size": True}
+    try:
+        network = randomised(timm.create_model("vit_small_patch16_dinov3", **options))
+    except TypeError:
+        pytest.skip("this timm has no grouped-query attention")
+    backbone = load(network)
+    pixels = torch.randn(1, 3, 32, 48)
+    tokens = backbone.tokens(pixels, capture=("query", "key", "value"))
+    for ours, theirs in zip(
+        (tokens.query[0], tokens.key[0], tokens.value[0]),
+        seen_by_the_kernel(backbone, pixels, monkeypatch)[0],
+        strict=True,
+    ):
+        assert ours.shape == theirs.shape == (1, 6, 11, 64)
+        assert torch.allclose(ours, theirs, atol=1e-6)
+
+
 def test_output_is_bit_identical_with_and_after_capture(backbone):
     pixels = torch.randn(1, 3, 4 * backbone.patch[0], 4 * backbone.patch[1])
     before = backbone.tokens(pixels).patches

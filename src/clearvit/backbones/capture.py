@@ -112,12 +112,14 @@ def project(attention: Any, x: Tensor, part: str, rope: Tensor | None = None) ->
         flat = F.linear(x, attention.qkv.weight.chunk(3)[index], bias)
     else:
         flat = getattr(attention, f"{letter}_proj")(x)
-    heads: Tensor = flat.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+    # grouped-query attention shares keys and values among heads
+    own = attention.num_heads if letter == "q" else getattr(attention, "num_kv_heads", None)
+    heads: Tensor = flat.unflatten(-1, (own or attention.num_heads, -1)).transpose(1, 2)
     if letter != "v":
         heads = getattr(attention, f"{letter}_norm")(heads)
         if rope is not None:
             heads = _rotated(attention, heads, rope)
-    groups = attention.num_heads // heads.shape[1]  # grouped-query attention shares keys and values
+    groups = attention.num_heads // heads.shape[1]
     return heads if groups == 1 else heads.repeat_interleave(groups, dim=1)
 
 
