@@ -89,6 +89,27 @@ def test_planted_artifacts_get_their_verdict(healthy, real_photos, kind, fractio
     assert low <= truth.float().mean() <= high
 
 
+def quarters(path):
+    """Four different pictures out of one photo."""
+    photo = Image.open(path).convert("RGB")
+    w, h = photo.width // 2, photo.height // 2
+    return [photo.crop((x, y, x + w, y + h)) for x in (0, w) for y in (0, h)]
+
+
+def test_experiments_on_planted_artifacts_move_the_way_of_the_paper(healthy, real_photos):
+    sick, _ = cv.testing.planted(healthy, "high-norm", 0.05, 0, block=3)
+    images = [quarter for path in real_photos for quarter in quarters(path)]
+    config = cv.DiagnoseConfig(size=168, equivariance=False)
+    found = cv.diagnose(sick, images, config=config).experiments
+    assert found.redundancy.conclusive and found.redundancy.interval[0] > 0
+    assert found.redundancy.auroc > 0.6  # outliers sit at redundant patches
+    for probe, sign in ((found.position, 1), (found.pixels, -1)):  # top-1 falls, the error rises
+        assert probe.conclusive
+        normal, outlier = probe.row("normal"), probe.row("outlier")
+        assert sign * (normal.means[0] - outlier.means[0]) > 0
+    assert found.position.row("outlier").means[1] > found.position.row("normal").means[1]
+
+
 def test_the_healthy_half_of_the_demo_is_called_healthy(healthy, real_photos):
     assert cv.diagnose(healthy, real_photos, config=ONLY_NORMS).verdict == "none"
 
