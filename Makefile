@@ -25,6 +25,7 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/extract.py
 	@$(BIN)/python benchmarks/diagnose.py
+	@$(BIN)/python benchmarks/views.py
 
 docs: $(VENV)/.docs
 	@$(BIN)/mkdocs build --strict

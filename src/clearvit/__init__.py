@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clearvit.backbones.load import load
     from clearvit.backbones.saved import save_backbone as save
     from clearvit.backbones.tokens import Tokens
+    from clearvit.cure.denoise import denoise
     from clearvit.diagnose.diagnosis import DiagnoseConfig, Diagnosis, diagnose
     from clearvit.diagnose.look import look
     from clearvit.errors import ClearvitError, ImageError, ModelError, StoreError
@@ -32,6 +33,7 @@ __all__ = [
     "StoreError",
     "TokenConfig",
     "Tokens",
+    "denoise",
     "diagnose",
     "load",
     "look",
@@ -51,6 +53,7 @@ _HOMES = {
     "StoreError": "clearvit.errors",
     "TokenConfig": "clearvit.shards.plan",
     "Tokens": "clearvit.backbones.tokens",
+    "denoise": "clearvit.cure.denoise",
     "load": "clearvit.backbones.load",
     "look": "clearvit.diagnose.look",
     "open_tokens": "clearvit.shards.read",

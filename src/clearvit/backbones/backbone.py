@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -88,7 +88,7 @@ class Backbone(ABC):
         with torch.no_grad():
             parts = [
                 self.forward(pixels, layers=layers, norm=norm, capture=capture)
-                for pixels in self._batches(images, size, batch)
+                for pixels in self.pixels(images, size=size, batch=batch)
             ]
         return Tokens.concatenate(parts)
 
@@ -111,14 +111,18 @@ class Backbone(ABC):
                 " 'openclip:ViT-B-16/openai', or use tokens(images).cls."
             )
         with torch.no_grad():
-            parts = [self._project(pixels) for pixels in self._batches(images, size, batch)]
+            parts = [
+                self._project(pixels) for pixels in self.pixels(images, size=size, batch=batch)
+            ]
         return F.normalize(torch.cat(parts), dim=-1)
 
     def _project(self, pixels: Tensor) -> Tensor:
         raise ModelError(f"'{self.name}' does not project to a text space.")
 
-    def _batches(self, images: Images, size: int | Size | None, batch: int) -> Iterable[Tensor]:
-        """Give pixels on the device of the network, `batch` images at a time."""
+    def pixels(
+        self, images: Images, *, size: int | Size | None = None, batch: int = 16
+    ) -> Iterator[Tensor]:
+        """Give what enters the network, (B, 3, height, width) on its device, some at a time."""
         wanted = None if size is None else as_size(size)
         if isinstance(images, Tensor):
             pixels = self._fitted(images, wanted)

@@ -65,6 +65,8 @@ class Tokens:
     value: PerBlock[Tensor] = field(default_factory=PerBlock)
     attention: PerBlock[Tensor] = field(default_factory=PerBlock)
     prefix_attention: PerBlock[Tensor] = field(default_factory=PerBlock)
+    counts: Tensor | None = None  # of an average over views: how many show each patch, (H, W)
+    variance: Tensor | None = None  # of each patch over these views, mean over channels, (B, N)
 
     @property
     def map(self) -> Tensor:
@@ -145,4 +147,7 @@ def _combined(parts: list[Tokens], combine: Any) -> Tokens:
         return values[0]
 
     names = [f.name for f in dataclasses.fields(Tokens)]
-    return Tokens(**{name: join([getattr(part, name) for part in parts]) for name in names})
+    joined = {name: join([getattr(part, name) for part in parts]) for name in names}
+    if joined["counts"] is not None:  # all images share them
+        joined["counts"] = combine([parts[0].counts])
+    return Tokens(**joined)

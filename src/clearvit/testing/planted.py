@@ -80,7 +80,7 @@ class PlantedBackbone(VitBackbone):
     def mask(self, images: Images, *, size: int | Size | None = None) -> Tensor:
         """Where the artifacts of these images are, (B, N) bool."""
         with torch.no_grad():
-            parts = [self._drawn(pixels) for pixels in self._batches(images, size, 16)]
+            parts = [self._drawn(pixels) for pixels in self.pixels(images, size=size)]
         return torch.cat(parts)
 
     def embed_pixels(self, pixels: Tensor) -> Embedded:

@@ -1,0 +1,138 @@
+"""How close do n views come to the average of all views? Our sampler against the official one.
+
+    python benchmarks/views.py --images PHOTOS [--size 518]
+
+The tokens of every view within reach are computed once per photo; then each sampler and seed picks
+its views among them. Distance: 1 - cosine per patch to the average of all views, mean over patches
+and photos. At 224 px there are 50 views and it takes minutes, at 518 px 338 and hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import clearvit as cv
+from clearvit.cure.denoise import white_of
+from clearvit.cure.views import Views, all_views, apply_view, brought_back, lattice_views
+from clearvit.cure.views import official_views as official
+from clearvit.images import find_images
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "photos"
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "views.md"
+COUNTS = (4, 6, 10, 20)
+SAMPLERS = {"official": official, "lattice": lattice_views}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=Path, default=DATA)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--photos", type=int, default=24)
+    parser.add_argument("--seeds", type=int, default=20)
+    options = parser.parse_args()
+    if not options.images.is_dir():
+        sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
+    backbone = cv.load("demo", size=options.size)
+    pictures = find_images(options.images)
+    chosen = pictures[:: max(1, len(pictures) // options.photos)][: options.photos]
+    rows = torch.stack([measured(backbone, str(p.source), options.seeds) for p in chosen])
+    text = table(options, rows)
+    if options.size == 224:
+        RESULT.parent.mkdir(parents=True, exist_ok=True)
+        RESULT.write_text(text)
+    print(text)
+
+
+def measured(backbone: cv.Backbone, photo: str, seeds: int) -> Tensor:
+    """Distances of one photo, (samplers, counts, seeds, 3): all patches, border ring, inside."""
+    pixels = next(backbone.pixels(photo))
+    grid = (pixels.shape[2] // backbone.patch[0], pixels.shape[3] // backbone.patch[1])
+    every = all_views(grid)
+    tokens, seen = view_tokens(backbone, pixels, every, grid)
+    number = {key(every, i): i for i in range(len(every))}
+    whole = tokens.sum(0) / seen.sum(0)[..., None]
+    ring = torch.ones(grid, dtype=torch.bool)
+    ring[1:-1, 1:-1] = False
+    result = torch.empty(len(SAMPLERS), len(COUNTS), seeds, 3)
+    for s, sampler in enumerate(SAMPLERS.values()):
+        for c, count in enumerate(COUNTS):
+            for seed in range(seeds):
+                views = sampler(grid, count, seed=seed)
+                picked = [number[key(views, i)] for i in range(len(views))]
+                mean = tokens[picked].sum(0) / seen[picked].sum(0)[..., None]
+                distance = 1 - torch.cosine_similarity(mean, whole, dim=-1)
+                result[s, c, seed] = torch.stack(
+                    [distance.mean(), distance[ring].mean(), distance[~ring].mean()]
+                )
+    return result
+
+
+def view_tokens(
+    backbone: cv.Backbone, pixels: Tensor, views: Views, grid: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """Tokens of every view at their place in the picture, (V, H, W, C), and where they are."""
+    tokens = torch.zeros(len(views), *grid, backbone.width)
+    seen = torch.zeros(len(views), *grid)
+    white = white_of(backbone.preprocessing)
+    for i, (offset, flip) in enumerate(zip(views.offsets.tolist(), views.flips, strict=True)):
+        shift = (offset[0], offset[1])
+        view = apply_view(pixels, shift, bool(flip), backbone.patch, white)
+        features = backbone.tokens(view).patches[0].unflatten(0, grid)
+        place, inside = brought_back(features, shift, bool(flip))
+        tokens[i][place], seen[i][place] = inside, 1.0
+    return tokens, seen
+
+
+def key(views: Views, index: int) -> tuple[int, int, bool]:
+    dy, dx = views.offsets[index].tolist()
+    return dy, dx, bool(views.flips[index])
+
+
+def table(options: argparse.Namespace, rows: Tensor) -> str:
+    """Rows (photos, samplers, counts, seeds, 3)."""
+    lines = []
+    for c, count in enumerate(COUNTS):
+        official_, ours = rows[:, 0, c], rows[:, 1, c]
+        low, high = interval(official_[..., 0].mean(1), ours[..., 0].mean(1))
+        means = [x.mean((0, 1)).tolist() for x in (official_, ours)]
+        ratio = means[1][0] / means[0][0]
+        cells = " | ".join(f"{m[0]:.4f} (border {m[1]:.4f}, inside {m[2]:.4f})" for m in means)
+        lines.append(f"| {count} | {cells} | {ratio:.2f} ({low:.2f} to {high:.2f}) |")
+    six, ten = rows[:, 1, COUNTS.index(6), :, 0].mean(), rows[:, 0, COUNTS.index(10), :, 0].mean()
+    return f"""# Views: how close to the average of all views
+
+`demo` at {options.size} px, {len(rows)} photos, {options.seeds} seeds;
+{time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()} cores,
+torch {torch.__version__}. Reproduce: `python benchmarks/views.py --images PHOTOS --size {options.size}`
+
+Mean over patches of 1 - cosine to the average of all views; ratio with its 95 % interval over
+photos.
+
+| views | official | lattice | lattice / official |
+|---|---|---|---|
+{chr(10).join(lines)}
+
+Six lattice views: {six:.4f}; ten official views: {ten:.4f}. Distance to the average of all views is
+not task accuracy.
+"""
+
+
+def interval(official_: Tensor, ours: Tensor, draws: int = 2000) -> tuple[float, float]:
+    """Bootstrap the ratio of means over photos, (photos,) each."""
+    generator = torch.Generator().manual_seed(0)
+    picked = torch.randint(len(ours), (draws, len(ours)), generator=generator)
+    ratios = ours[picked].mean(1) / official_[picked].mean(1)
+    low, high = torch.quantile(ratios, torch.tensor([0.025, 0.975])).tolist()
+    return low, high
+
+
+if __name__ == "__main__":
+    main()

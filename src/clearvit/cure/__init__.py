@@ -1,0 +1,1 @@
+"""Clean tokens without labels: views of a picture, and their average."""
