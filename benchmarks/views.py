@@ -111,7 +111,8 @@ def table(options: argparse.Namespace, rows: Tensor) -> str:
 
 `demo` at {options.size} px, {len(rows)} photos, {options.seeds} seeds;
 {time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()} cores,
-torch {torch.__version__}. Reproduce: `python benchmarks/views.py --images PHOTOS --size {options.size}`
+torch {torch.__version__}. Reproduce:
+`python benchmarks/views.py --images PHOTOS --size {options.size}`
 
 Mean over patches of 1 - cosine to the average of all views; ratio with its 95 % interval over
 photos.
