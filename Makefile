@@ -28,7 +28,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/views.py
 
 docs: $(VENV)/.docs
-	@$(BIN)/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 # A stamp per set of extras: the set is installed again only when its list changes.
 $(VENV)/bin/python:
