@@ -31,7 +31,7 @@ from clearvit.diagnose.gallery import COUNT
 from clearvit.diagnose.probes import Probe
 from clearvit.images import find_images
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "diagnose.md"
 NORMS = cv.DiagnoseConfig(equivariance=False, experiments=False)
 KINDS, FRACTIONS, SEEDS = ("high-norm", "low-norm", "positional"), (0.005, 0.02, 0.05), range(5)

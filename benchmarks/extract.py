@@ -29,13 +29,13 @@ import clearvit as cv
 from clearvit.images import find_images
 
 BATCH, SHARD = 16, 64
-DEFAULT_IMAGES = Path(__file__).parents[2] / "shared" / "data" / "photos"
+DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "extract.md"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DEFAULT_IMAGES)
+    parser.add_argument("--images", type=Path, default=DATA / "photos")
     parser.add_argument("--model", default="demo")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)

@@ -25,7 +25,7 @@ from clearvit.cure.views import Views, all_views, apply_view, brought_back, latt
 from clearvit.cure.views import official_views as official
 from clearvit.images import find_images
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "photos"
+DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "views.md"
 COUNTS = (4, 6, 10, 20)
 SAMPLERS = {"official": official, "lattice": lattice_views}
@@ -33,7 +33,7 @@ SAMPLERS = {"official": official, "lattice": lattice_views}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA)
+    parser.add_argument("--images", type=Path, default=DATA / "photos")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--photos", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=20)

@@ -1,13 +1,9 @@
-import os
-
 import pytest
 import torch
 
 import clearvit.backbones  # noqa: F401 - mends torchvision before any test imports timm
 from clearvit.backbones.load import load
 from tests.demo_model import demo_backbone  # noqa: F401 - a fixture
-
-DATA = os.environ.get("CLEARVIT_DATA", os.path.join(os.path.dirname(__file__), "../../shared/data"))
 
 
 @pytest.fixture(autouse=True)
