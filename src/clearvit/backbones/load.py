@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.hub import cached_if_offline
 from clearvit.backbones.positions import PositionRule, check_rule
 from clearvit.backbones.preprocessing import Size
 from clearvit.errors import ModelError, closest
@@ -51,23 +53,29 @@ def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:
         from clearvit.backbones.demo import load_demo
 
         return load_demo(rule)
-    if source == "timm" and rest:
-        from clearvit.backbones.timm import load_timm
-
-        return load_timm(rest, rule)
-    if source == "hf" and rest:
-        from clearvit.backbones.hf import load_hf
-
-        return load_hf(rest, rule)
-    if source == "openclip" and rest:
-        from clearvit.backbones.openclip import load_openclip
-
-        return load_openclip(rest, rule)
     if source == "dir" and rest:
         from clearvit.backbones.saved import load_saved
 
         return load_saved(rest, rule)
+    if source in ("timm", "hf", "openclip") and rest:
+        on_disk = Path(rest).exists() or rest.startswith("local-dir:")
+        with nullcontext() if on_disk else cached_if_offline():
+            return _from_library(source, rest, rule)
     raise ModelError(f"'{name}' is no model name. {_hint(name)}The grammar: {GRAMMAR}.")
+
+
+def _from_library(source: str, rest: str, rule: PositionRule | None) -> Backbone:
+    if source == "timm":
+        from clearvit.backbones.timm import load_timm
+
+        return load_timm(rest, rule)
+    if source == "hf":
+        from clearvit.backbones.hf import load_hf
+
+        return load_hf(rest, rule)
+    from clearvit.backbones.openclip import load_openclip
+
+    return load_openclip(rest, rule)
 
 
 def _hint(name: str) -> str:

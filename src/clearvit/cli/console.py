@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -87,9 +86,9 @@ def parse_blocks(text: str | None) -> tuple[int, ...]:
 def prepare(threads: int | None) -> None:
     """Set the number of threads and silence libraries that talk to programmers, not to users."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # read when the library is imported
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", module="PIL")  # bad files are listed by us, with the reason
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     if threads is not None:
         import torch
 
