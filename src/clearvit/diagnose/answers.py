@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clearvit.diagnose.tails import COMMONEST, EXCESS, NEAREST, RAREST
 from clearvit.report.page import Details, Paragraph, Section
+from clearvit.tails import COMMONEST, EXCESS, NEAREST, RAREST
 
 ANSWERS = (
     (

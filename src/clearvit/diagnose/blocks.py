@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearvit.diagnose.observe import Observations
-from clearvit.diagnose.tails import Side, Tail, find_tail
+from clearvit.tails import Side, Tail, find_tail
 
 QUANTILES = (0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
 EDGES = torch.linspace(-2.0, 2.0, 161)  # of the stored histogram, in log2 of norm / median

@@ -19,10 +19,10 @@ from clearvit.diagnose.equivariance import VIEWS, Equivariance, equivariance
 from clearvit.diagnose.experiments import Experiments, labels_of, run_experiments
 from clearvit.diagnose.gallery import COUNT, Gallery, gallery
 from clearvit.diagnose.observe import Observations, Progress, observe
-from clearvit.diagnose.tails import Tail, find_tail
 from clearvit.diagnose.verdict import MEANING, Finding, Verdict, judge, next_command
 from clearvit.errors import ImageError, ModelError
 from clearvit.images import Picture, find_images
+from clearvit.tails import Tail, find_tail
 
 T = TypeVar("T")
 QUICK_IMAGES, QUICK_SHIFTED = 32, 4
@@ -86,7 +86,7 @@ class Diagnosis:
     @property
     def next_command(self) -> str:
         """What to run next."""
-        return next_command(self.verdict, self.model, self.findings[0] if self.findings else None)
+        return next_command(self.verdict, self.model)
 
     def flags(self, block: int | None = None) -> Tensor:
         """Mark the artifact tokens of a block (the peak by default), (I, N) bool."""

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.preprocessing import Size
-from clearvit.backbones.vit import VitBackbone
 from clearvit.images import Picture, batches
 
 SHIFT = 0.1  # of the grid, in whole patches
@@ -52,7 +52,7 @@ class Equivariance:
 
 
 def equivariance(
-    backbone: VitBackbone,
+    backbone: Backbone,
     pictures: Sequence[Picture],
     *,
     size: Size,
@@ -83,7 +83,7 @@ def equivariance(
     return Equivariance(tuple(shift), tuple(flip), tuple(different), step)
 
 
-def _distances(backbone: VitBackbone, pixels: Tensor, size: Size, step: int) -> Tensor:
+def _distances(backbone: Backbone, pixels: Tensor, size: Size, step: int) -> Tensor:
     """Distances (B, 3): shifted, mirrored and different contents."""
     down, right = step * backbone.patch[0], step * backbone.patch[1]
     first = pixels[:, :, : size[0], : size[1]]

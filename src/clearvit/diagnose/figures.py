@@ -18,9 +18,9 @@ from torch import Tensor
 from clearvit.diagnose.blocks import BlockReport
 from clearvit.diagnose.diagnosis import Diagnosis
 from clearvit.diagnose.neighbours import Contrast
-from clearvit.diagnose.tails import Side, Tail
 from clearvit.report.chart import BLUE, GREEN, ORANGE, chart, dress, say
 from clearvit.report.figure import FAINT, INK
+from clearvit.tails import Side, Tail
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 STEPS = 24  # bins per octave

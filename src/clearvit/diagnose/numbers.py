@@ -9,8 +9,8 @@ from clearvit import __version__
 from clearvit.diagnose.blocks import QUANTILES, BlockReport
 from clearvit.diagnose.diagnosis import Diagnosis
 from clearvit.diagnose.figures import TIMES
-from clearvit.diagnose.tails import Tail
 from clearvit.report.page import Cell, Command, Details, Element, Section, Table
+from clearvit.tails import Tail
 
 TAIL_HEADER = ("side", "cutoff", "flagged", "95 % interval", "tokens", "explained", "confidence")
 SPREAD_HEADER = ("largest", "smallest", "border", "recurring", "class attention")

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearvit.diagnose.tails import find_tail
+from clearvit.tails import find_tail
 
 FEWEST_IMAGES = 4  # fewer cannot tell a habit of the network from a coincidence
 AGREED = 0.5  # cosine of what two halves of the images share

@@ -9,7 +9,7 @@ from typing import Literal
 from clearvit.diagnose.blocks import BlockReport
 from clearvit.diagnose.equivariance import NOTICEABLE, Equivariance
 from clearvit.diagnose.positional import Placed
-from clearvit.diagnose.tails import Side
+from clearvit.tails import Side, lasting
 
 Verdict = Literal["none", "high-norm", "low-norm", "positional", "non-equivariant"]
 
@@ -51,33 +51,18 @@ def judge(
     return (*norms, *(finding for finding in others if finding is not None))
 
 
-def next_command(kind: Verdict, model: str, finding: Finding | None) -> str:
+def next_command(kind: Verdict, model: str) -> str:
     """Name the command that comes next."""
     if kind == "none":
         return f"clearvit tokens {model} FOLDER --out tokens/"
-    blocks = ""
-    if finding is not None and finding.peak is not None:
-        blocks = f" --blocks {finding.onset},{finding.peak},-1"
-    return f"clearvit look {model} PHOTO…{blocks}"
+    return f"clearvit cure {model} FOLDER --out cured/"
 
 
 def _norm_finding(blocks: Sequence[BlockReport], side: Side) -> Finding | None:
-    """Join neighbouring blocks that have a tail on this side.
-
-    A single block inside the network is not enough: contrast of the picture shows in the first
-    block, and a true artifact is carried on by the residual stream.
-    """
-    runs: list[list[BlockReport]] = [[]]
-    for block in blocks:
-        if block.tail(side) is not None:
-            runs[-1].append(block)
-        elif runs[-1]:
-            runs.append([])
-    last = blocks[-1].index
-    lasting = [run for run in runs if len(run) > 1 or (run and run[-1].index == last)]
-    if not lasting:
+    """Join neighbouring blocks that have a tail on this side."""
+    run = [blocks[i] for i in lasting([block.tail(side) for block in blocks])]
+    if not run:
         return None
-    run = max(lasting, key=len)
     peak = max(run, key=lambda block: block.strength(side))
     tail = peak.tail(side)
     assert tail is not None

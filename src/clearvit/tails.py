@@ -9,7 +9,9 @@ few. No percentile is fixed: a hump without a second mode gives no cutoff at all
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import torch
@@ -81,6 +83,21 @@ def find_tail(
         expected=expected,
         confidence=again,
     )
+
+
+def lasting(tails: Sequence[Tail | None]) -> list[int]:
+    """Name the longest run of neighbouring blocks with a tail, given those of all blocks.
+
+    A single block inside the network is not enough: contrast of the picture shows in the first
+    block, and a true artifact is carried on by the residual stream.
+    """
+    longest: list[int] = []
+    for present, group in groupby(range(len(tails)), key=lambda block: tails[block] is not None):
+        run = list(group)
+        lasts = len(run) > 1 or run[-1] == len(tails) - 1
+        if present and lasts and len(run) > len(longest):
+            longest = run
+    return longest
 
 
 def log_histogram(values: Tensor, side: Side = "high") -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearvit.diagnose.tails import COMMONEST, find_tail, log_histogram
+from clearvit.tails import COMMONEST, Tail, find_tail, lasting, log_histogram
 
 SIDES = ("high", "low")
 
@@ -145,3 +145,18 @@ def test_the_histogram_counts_every_token_once():
     assert torch.equal(log_histogram(norms).sum(1), torch.full((16,), 600.0))
     mirrored = log_histogram(norms, "low")
     assert torch.equal(mirrored.sum(1), torch.full((16,), 600.0))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ("......", []),
+        ("#.....", []),  # contrast of the picture, not carried on
+        (".....#", [5]),  # nothing follows that could carry it on
+        ("##.###", [3, 4, 5]),
+        ("##..##", [0, 1]),
+    ],
+)
+def test_only_a_tail_that_is_carried_on_lasts(blocks, expected):
+    tail = Tail("high", 2.0, 0.01, (0.0, 0.02), 5, 0.1, 1.0)
+    assert lasting([tail if block == "#" else None for block in blocks]) == expected
