@@ -22,6 +22,10 @@ class StoreError(ClearvitError):
     """A directory of results cannot be read, or belongs to another run."""
 
 
+class TrainingError(ClearvitError):
+    """A training cannot begin, or cannot go on."""
+
+
 def closest(name: str, known: Iterable[str], count: int = 5) -> str:
     """Say which known names come closest to a mistyped one, as a sentence or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)

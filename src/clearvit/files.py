@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -47,6 +48,12 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def why_not_written(error: Exception) -> str:
+    """Say in a few words why a file could not be written; safetensors hides the number."""
+    full = getattr(error, "errno", None) == errno.ENOSPC or "No space" in str(error)
+    return "the disk is full" if full else str(error)
 
 
 def write_json(path: Path, content: Any) -> None:

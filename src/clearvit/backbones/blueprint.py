@@ -82,5 +82,10 @@ def blueprint_of(network: Any, name: str) -> Blueprint:
         arguments["num_heads"] = network.blocks[0].attn.num_heads
     registers = getattr(network, "reg_token", None)
     count = 0 if registers is None else registers.shape[1]
-    arguments["num_reg_tokens" if isinstance(network, Eva) else "reg_tokens"] = count
+    arguments[registers_option(network)] = count
     return Blueprint(architecture, arguments)
+
+
+def registers_option(network: nn.Module) -> str:
+    """Name the argument that gives a timm network its registers."""
+    return "num_reg_tokens" if isinstance(network, Eva) else "reg_tokens"

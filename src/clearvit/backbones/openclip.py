@@ -232,13 +232,14 @@ def _own_vit(visual: Any, name: str) -> tuple[nn.Module, Blueprint]:
         },
         visual.ln_post.eps,
     )
-    rules = _rules(width, pre_norm, scaled, "fc_norm" if after_pool else "norm")
+    rules = tower_rules(width, pre_norm, scaled, "fc_norm" if after_pool else "norm")
     network = blueprint.build()
     load_exactly(network, brought_in(visual.state_dict(), expanded(rules, depth)), name)
     return network, blueprint
 
 
-def _rules(width: int, pre_norm: bool, scaled: bool, norm: str) -> list[Rule]:
+def tower_rules(width: int, pre_norm: bool, scaled: bool, norm: str) -> list[Rule]:
+    """Map the image tower of OpenAI and open_clip."""
     block = "transformer.resblocks.{}"
     patch, scale = [unbiased("patch_embed.proj", "conv1.weight")], []
     if pre_norm:

@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from clearvit.backbones.blueprint import Blueprint, load_exactly
+from clearvit.backbones.dense_clip import DenseClip, dense_clip
+from clearvit.backbones.neurons import NeuronBackbone
 from clearvit.backbones.positions import PositionRule, check_rule
 from clearvit.backbones.preprocessing import Preprocessing
 from clearvit.backbones.vit import VitBackbone
@@ -26,17 +29,31 @@ def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
 
     `clearvit.load("dir:OUT")` restores the backbone exactly;
     `timm.create_model("local-dir:OUT", pretrained=True)` loads the same network without clearvit.
+
+    A `NeuronBackbone` gets no timm configuration: timm runs the network but not the edit of the
+    hidden units, so it would load without a word and give tokens with their artifacts. A
+    `DenseClip` is saved as its plain network: clearvit puts the head back on, timm has plain CLIP.
     """
+    plain = backbone.plain if isinstance(backbone, DenseClip) else backbone
     blueprint = backbone.blueprint
     if blueprint is None:
-        raise ModelError(f"'{backbone.name}' cannot be saved: its architecture is not known.")
+        raise ModelError(
+            f"'{backbone.name}' cannot be saved: its architecture is not known to timm. Save the"
+            " model it was made of."
+        )
     state = {key: t.detach().cpu().contiguous() for key, t in backbone.network.state_dict().items()}
     load_exactly(blueprint.build(), state, backbone.name)  # refuse what could not be loaded again
     folder = Path(out)
     with written_whole(folder / WEIGHTS) as temporary:
         save_file(state, temporary, metadata={"format": "pt"})
-    write_json(folder / TIMM_CONFIG, _timm_config(backbone, blueprint))
-    write_json(folder / OWN_CONFIG, _own_config(backbone, blueprint))
+    if isinstance(plain, NeuronBackbone):
+        (folder / TIMM_CONFIG).unlink(missing_ok=True)  # of a model saved there before
+    else:
+        write_json(folder / TIMM_CONFIG, _timm_config(plain, blueprint))
+    config = _own_config(plain, blueprint)
+    if isinstance(backbone, DenseClip):
+        config |= {"head": backbone.head, "std": backbone.std}
+    write_json(folder / OWN_CONFIG, config)
     return folder
 
 
@@ -57,23 +74,31 @@ def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBa
         load_exactly(network, load_file(folder / WEIGHTS), str(folder))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"cannot read '{folder / WEIGHTS}': {error}") from error
-    return VitBackbone(
+    backbone = VitBackbone(
         network,
         _preprocessing(config["preprocessing"]),
         name=f"dir:{folder}",
         positions=positions or check_rule(config["positions"]),
         blueprint=blueprint,
     )
+    if "neurons" in config:
+        neurons = {int(block): torch.tensor(units) for block, units in config["neurons"].items()}
+        backbone = NeuronBackbone(backbone, neurons, spare_class=config["spare_class"])
+    return dense_clip(backbone, config["head"], std=config["std"]) if "head" in config else backbone
 
 
 def _own_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:
-    return {
+    config = {
         "format": FORMAT,
         "source": backbone.name,
         "positions": backbone.positions,
         "preprocessing": dataclasses.asdict(backbone.preprocessing),
         "blueprint": dataclasses.asdict(blueprint),
     }
+    if isinstance(backbone, NeuronBackbone):
+        config["neurons"] = {str(b): units.tolist() for b, units in backbone.neurons.items()}
+        config["spare_class"] = backbone.spare_class
+    return config
 
 
 def _timm_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:

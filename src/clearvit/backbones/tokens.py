@@ -67,6 +67,8 @@ class Tokens:
     prefix_attention: PerBlock[Tensor] = field(default_factory=PerBlock)
     counts: Tensor | None = None  # of an average over views: how many show each patch, (H, W)
     variance: Tensor | None = None  # of each patch over these views, mean over channels, (B, N)
+    kept: Tensor | None = None  # of a pruned model: patches still there at the end, (B, N) bool
+    kept_stages: PerBlock[Tensor] = field(default_factory=PerBlock)  # and when each block began
 
     @property
     def map(self) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ import torch
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.blueprint import Blueprint
@@ -34,8 +37,11 @@ class VitBackbone(Backbone):
     Attributes:
         positions: How position embeddings are resized away from the native grid.
         blueprint: How to build the network again, for saving it.
+        recompute: Forget what happens inside a block and compute it again for its gradient: less
+            memory, more time.
     """
 
+    recompute = False
     network: Any  # timm's VisionTransformer or Eva; nn.Module does not know their attributes
 
     def __init__(
@@ -80,6 +86,8 @@ class VitBackbone(Backbone):
     def run_block(self, index: int, x: Tensor, rope: Tensor | None) -> Tensor:
         """Pass (B, T, C) through one block."""
         block = self.network.blocks[index]
+        if self.recompute and torch.is_grad_enabled():
+            block = functools.partial(checkpoint, block, use_reentrant=False)
         if not isinstance(self.network, Eva):
             return block(x)  # type: ignore[no-any-return]
         mixed = rope is not None and getattr(self.network, "rope_mixed", False)
@@ -95,15 +103,15 @@ class VitBackbone(Backbone):
         patches = self.embed_patches(pixels)
         grid = (patches.shape[1], patches.shape[2])
         patches = patches.flatten(1, 2)
-        x = network.norm_pre(network.pos_drop(self._assembled(patches, grid)))
+        x = network.norm_pre(network.pos_drop(self.assembled(patches, grid)))
         return Embedded(x, grid, _rotary(network, grid))
 
     def embed_patches(self, pixels: Tensor) -> Tensor:
         """Project pixels to patches (B, H, W, C), before positions, at any size."""
         return _embed_patches(self.network, pixels)
 
-    def _assembled(self, patches: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Add positions and put the prefix tokens in front."""
+    def assembled(self, patches: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Add positions to (B, N, C) and put the prefix tokens in front, (B, P + N, C)."""
         network = self.network
         names = ("cls_token", "dist_token", "reg_token")
         found = (getattr(network, name, None) for name in names)
@@ -125,6 +133,14 @@ class VitBackbone(Backbone):
     def _project(self, pixels: Tensor) -> Tensor:
         tokens = self.forward(pixels)
         return self.network.forward_head(torch.cat([tokens.prefix, tokens.patches], 1))  # type: ignore[no-any-return]
+
+    def around(self, network: nn.Module, blueprint: Blueprint | None) -> VitBackbone:
+        """Return the same backbone around another network, which may have more prefix tokens."""
+        other = copy.copy(self)
+        other.network = network.eval()
+        other.blueprint = blueprint
+        other.prefix_names = _prefix_names(network)
+        return other
 
     def block_indices(self, layers: Sequence[int]) -> list[int]:
         """Turn block numbers, negative ones from the end, into ascending numbers from 0."""
