@@ -103,3 +103,17 @@ def test_fingerprints_differ_by_fault(base):
         for seed in (0, 1)
     }
     assert len(prints | {base.fingerprint()}) == 7
+
+
+def test_later_blocks_may_be_left_to_repair_what_they_get(tiny):
+    pixels = torch.randn(2, 3, 32, 32)
+    sick, mask = cv.testing.planted(tiny, "high-norm", 0.1, block=0, until=1)
+    places = mask(pixels)
+    tokens = sick.tokens(pixels, layers=[0, 1, 2], norm=False)
+    for block in (0, 1):
+        norms = tokens.layers[block].norms
+        assert (norms[places].min() > 4 * norms.median()).item()
+    third = torch.cat([tokens.layers[1].prefix, tokens.layers[1].patches], 1)
+    with torch.no_grad():
+        untouched = tiny.run_block(2, third, None)[:, 1:]
+    assert torch.allclose(tokens.layers[2].patches, untouched, atol=1e-5)

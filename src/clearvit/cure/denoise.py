@@ -65,14 +65,14 @@ def denoise(
             chosen = views
             if isinstance(chosen, int):
                 chosen = SAMPLERS[sampler](grid, chosen, fraction=fraction, seed=seed)
-            parts += [_averaged(backbone, picture[None], chosen, grid, batch) for picture in pixels]
+            parts += [average(backbone, picture[None], chosen, grid, batch) for picture in pixels]
     return Tokens.concatenate(parts)
 
 
-def _averaged(
+def average(
     backbone: Backbone, picture: Tensor, views: Views, grid: tuple[int, int], batch: int
 ) -> Tokens:
-    """Average the views of one picture (1, 3, height, width)."""
+    """Average the tokens of the views of one picture (1, 3, height, width)."""
     counts = views.counts(grid).to(picture.device)
     if not bool((counts > 0).all()):
         raise ModelError(

@@ -181,6 +181,26 @@ def brought_back(
     return (rows, columns), inside
 
 
+def taken_along(features: Tensor, offset: tuple[int, int], flip: bool) -> tuple[Tensor, Tensor]:
+    """Move the features of a picture as a view moves its content; the way there of `brought_back`.
+
+    Args:
+        features: Of the picture, (H, W, C).
+        offset: (dy, dx) in patches.
+        flip: Whether the view is mirrored.
+
+    Returns:
+        Features at their places in the view (H, W, C), zero where it shows nothing of the picture,
+        and which places show something, (H, W) bool.
+    """
+    rows, columns = (_seen(d, n) for d, n in zip(offset, features.shape[:2], strict=True))
+    place = (_moved(rows, offset[0]), _moved(columns, offset[1]))
+    moved = torch.zeros_like(features)
+    shown = torch.zeros(features.shape[:2], dtype=torch.bool, device=features.device)
+    moved[place], shown[place] = features[rows, columns], True
+    return (moved.flip(1), shown.flip(1)) if flip else (moved, shown)
+
+
 def _seen(shift: int, length: int) -> slice:
     """Places of the picture that a shift leaves in view."""
     return slice(min(max(0, shift), length), max(min(length, length + shift), 0))

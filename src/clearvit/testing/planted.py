@@ -36,6 +36,7 @@ def planted(
     seed: int = 0,
     *,
     block: int | None = None,
+    until: int | None = None,
 ) -> Planted:
     """Plant artifacts into a backbone; the original is left as it was.
 
@@ -50,6 +51,8 @@ def planted(
         fraction: Share of the patches, in (0, 0.5]; at least one patch per image.
         seed: Decides the places and directions.
         block: First block whose output has them, from 0; the middle one by default.
+        until: Last such block; the last of the network by default. Blocks behind it may repair
+            what they get.
 
     Returns:
         The backbone and `mask(images, size=None)`, which gives the places as (B, N) bool for
@@ -62,19 +65,20 @@ def planted(
     if not 0 < fraction <= 0.5:
         raise ModelError(f"fraction is {fraction}; use a share in (0, 0.5].")
     first = backbone.depth // 2 if block is None else backbone.block_indices([block])[0]
-    sick = PlantedBackbone(backbone, kind, fraction, seed, first)
+    last = backbone.block_indices([-1 if until is None else until])[0]
+    sick = PlantedBackbone(backbone, kind, fraction, seed, range(first, last + 1))
     return Planted(sick, sick.mask)
 
 
 class PlantedBackbone(VitBackbone):
-    """A ViT whose tokens are overwritten at some places, from one block on."""
+    """A ViT whose tokens are overwritten at some places, in some blocks."""
 
     def __init__(
-        self, backbone: VitBackbone, kind: Kind, fraction: float, seed: int, first: int
+        self, backbone: VitBackbone, kind: Kind, fraction: float, seed: int, blocks: range
     ) -> None:
         self.__dict__.update(copy.copy(backbone).__dict__)
         self.name = f"{backbone.name} + {kind}"
-        self.kind, self.fraction, self.seed, self.first = kind, fraction, seed, first
+        self.kind, self.fraction, self.seed, self.blocks = kind, fraction, seed, blocks
         self._places = torch.empty(0)
 
     def mask(self, images: Images, *, size: int | Size | None = None) -> Tensor:
@@ -90,7 +94,7 @@ class PlantedBackbone(VitBackbone):
 
     def after_block(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Overwrite the tokens at the drawn places."""
-        if index < self.first:
+        if index not in self.blocks:
             return x
         prefix = len(self.prefix_names)
         patches = x[:, prefix:]
@@ -132,7 +136,7 @@ class PlantedBackbone(VitBackbone):
         return torch.Generator().manual_seed(self.seed * 1_000_003 + extra)
 
     def _settings(self) -> tuple[object, ...]:
-        return (*super()._settings(), self.kind, self.fraction, self.seed, self.first)
+        return (*super()._settings(), self.kind, self.fraction, self.seed, self.blocks)
 
 
 def _likeness(picture: Tensor) -> Tensor:

@@ -1,0 +1,218 @@
+"""`clearvit cure`: a model with clean tokens, from a folder of images without labels."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from clearvit.cli.console import (
+    DeviceOption,
+    JsonOption,
+    Model,
+    PositionsOption,
+    SizeOption,
+    ThreadsOption,
+    errors,
+    next_step,
+    parse_size,
+    prepare,
+    report_skipped,
+)
+
+if TYPE_CHECKING:
+    from clearvit.backbones.vit import VitBackbone
+    from clearvit.cure.distill import Report
+
+PHASES = {
+    "check": "reading images",
+    "targets": "clean targets",
+    "train": "training",
+    "neurons": "register neurons",
+}
+
+
+class Method(str, Enum):
+    """How to cure."""
+
+    distill = "distill"
+    test_time = "test-time"
+
+
+class Init(str, Enum):
+    """Where registers start."""
+
+    mean_patch = "mean-patch"
+    official = "official"
+    zeros = "zeros"
+
+
+class Rates(str, Enum):
+    """How learning rates relate."""
+
+    gentle = "gentle"
+    official = "official"
+
+
+class Features(str, Enum):
+    """Which tokens are cleaned."""
+
+    auto = "auto"
+    tokens = "tokens"
+    text = "text"
+
+
+def command(
+    model: Model,
+    images: Annotated[str, typer.Argument(help="A folder, a file or a quoted glob pattern.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory of the result; resumed if begun.")],
+    method: Annotated[
+        Method, typer.Option(help="'test-time' edits neurons and trains nothing.")
+    ] = Method.distill,
+    size: SizeOption = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="At most; stops early.")] = None,
+    views: Annotated[int | None, typer.Option(min=1, help="Averaged by the teacher.")] = None,
+    registers: Annotated[int | None, typer.Option(min=0, help="Tokens to add.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Images per step.")] = None,
+    micro: Annotated[
+        int | None, typer.Option(min=1, help="Images per forward pass, to save memory.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the blocks.")] = None,
+    unlock: Annotated[
+        str | None,
+        typer.Option(
+            help="What may change: registers,positions,patches,class,norm,last,last-N or all."
+        ),
+    ] = None,
+    cache: Annotated[
+        float | None, typer.Option(min=0, help="Gigabytes of targets on disk; all by default.")
+    ] = None,
+    targets: Annotated[
+        str | None, typer.Option(help="Directory of the targets, to share between runs.")
+    ] = None,
+    layer: Annotated[int | None, typer.Option(help="Clean this block's tokens instead.")] = None,
+    features: Annotated[Features, typer.Option(help="'text' is for CLIP.")] = Features.auto,
+    init: Annotated[Init, typer.Option(help="Where registers start.")] = Init.mean_patch,
+    rates: Annotated[
+        Rates, typer.Option(help="'official': one rate for all, no warm-up.")
+    ] = Rates.gentle,
+    class_weight: Annotated[
+        float | None, typer.Option(min=0, help="Of keeping the class token; 0 is PH-Reg.")
+    ] = None,
+    recompute: Annotated[bool, typer.Option(help="Less memory, more time.")] = False,
+    seed: Annotated[int, typer.Option(help="Of views, order and registers.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace what another run left.")] = False,
+    positions: PositionsOption = None,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add registers to a ViT and clean its tokens by self-distillation (PH-Reg); no labels.
+
+    First the teacher: the tokens of every image, averaged over shifted and mirrored views, are
+    computed once and kept on disk. Then the student: registers and a few weights are trained to
+    give them in one forward pass. Kill it at any moment; the same command goes on.
+
+    The result loads in plain timm. Several GPUs: `accelerate launch -m clearvit cure …`.
+
+    Example: `clearvit cure demo photos/ --out cured/ --size 336`
+
+    Example: `clearvit cure demo photos/ --out instant/ --method test-time`
+    """
+    wanted = parse_size(size)
+    prepare(threads)
+    from clearvit.backbones.load import load
+    from clearvit.cure.config import CureConfig
+    from clearvit.cure.cure import cure
+
+    given = {
+        "epochs": epochs,
+        "views": views,
+        "registers": registers,
+        "batch": batch,
+        "lr": lr,
+        "unlock": None if unlock is None else tuple(unlock.replace(" ", "").split(",")),
+        "class_weight": class_weight,
+    }
+    config = CureConfig(
+        size=wanted,
+        micro=micro,
+        cache=cache,
+        targets=targets,
+        layer=layer,
+        features=features.value,
+        init=init.value,
+        rates=rates.value,
+        recompute=recompute,
+        seed=seed,
+        overwrite=overwrite,
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+    )
+    backbone = load(model, positions=positions, device=device)  # type: ignore[arg-type]
+    with _bars() as report:
+        cured = cure(backbone, images, out=out, method=method.value, config=config, report=report)
+    if os.environ.get("RANK", "0") == "0":
+        _tell(cured, model, images, out, as_json)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _bars() -> Iterator[Report]:
+    """Show one bar per phase, and notes above them."""
+    columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    silent = os.environ.get("RANK", "0") != "0"
+    with Progress(*columns, *times, console=errors, disable=silent) as progress:
+        tasks: dict[str, object] = {}
+
+        def report(phase: str, done: int, total: int, note: str) -> None:
+            if phase == "note":
+                if not silent:
+                    errors.print(note, markup=False, highlight=False, soft_wrap=True)
+                return
+            if phase not in tasks:
+                name = PHASES.get(phase, phase)
+                tasks[phase] = progress.add_task(name, total=total, note="")
+            progress.update(tasks[phase], completed=done, total=total, note=note)  # type: ignore[arg-type]
+
+        yield report
+
+
+def _tell(cured: VitBackbone, model: str, images: str, out: Path, as_json: bool) -> None:
+    """Print what came out, how to load it, and what to do next."""
+    from clearvit.cure.card import loading_code
+    from clearvit.cure.result import RESULT
+    from clearvit.images import Skipped
+    from clearvit.shards.plan import read_json
+
+    summary = {"out": str(out), "registers": cured.prefix_names.count("register")}
+    if (out / RESULT).exists():
+        content = read_json(out / RESULT)
+        report_skipped([Skipped(**bad) for bad in content["skipped"]])
+        summary |= {key: content[key] for key in ("before", "after", "best_epoch", "skipped")}
+        if not as_json:
+            before, after = 1 - content["before"]["score"], 1 - content["after"]["score"]
+            print(
+                f"held-out distance to clean tokens: {before:.4f} before, {after:.4f} after"
+                f" ({100 * (1 - after / before):.0f} % less); class token: cosine"
+                f" {content['after']['class']:.4f} to the original; epoch {content['best_epoch']}"
+            )
+            print(f"\n{loading_code(out, cured)}")
+    elif not as_json:
+        print(f"{out}: {getattr(cured, 'summary', 'test-time registers')}")
+    if as_json:
+        print(json.dumps(summary))
+    next_step(f"clearvit compare {model} dir:{out} {images}")

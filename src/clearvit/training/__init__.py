@@ -1,0 +1,1 @@
+"""Training habits that the rooms share: one loop, one kind of checkpoint, one order of the data."""

@@ -1,0 +1,106 @@
+"""What a run needs to go on: one safetensors file, renamed when it is whole.
+
+Data order and augmentation are functions of the step, so the weights that train, what the optimiser
+remembers of them, and a few numbers are all there is. No pickle is written or read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from clearvit.errors import StoreError
+from clearvit.files import why_not_written, written_whole
+
+WEIGHTS, MOMENTS = "weights/", "optimizer/"
+
+
+@dataclass
+class State:
+    """Where a run stands."""
+
+    step: int = 0  # steps that are done
+    best_epoch: int = 0  # epoch whose weights scored best, 0 for those before training
+    best_score: float | None = None
+    history: list[dict[str, float]] = dataclasses.field(default_factory=list)  # one per epoch
+    stopped: bool = False  # held-out images say that more epochs would not help
+
+
+def save_state(
+    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: State
+) -> None:
+    """Write weights, optimiser and numbers."""
+    names = _trained(module)
+    tensors = {WEIGHTS + name: p for name, p in names.items()}
+    for name, parameter in names.items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{MOMENTS}{key}/{name}"] = torch.as_tensor(value)
+    _write(path, tensors, {"state": json.dumps(dataclasses.asdict(state))})
+
+
+def load_state(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    """Restore what `save_state` wrote; without a file, the run is at its beginning."""
+    if not path.exists():
+        return State()
+    names = _trained(module)
+    tensors, metadata = _read(path)
+    _copy_weights(path, names, tensors)
+    for key, tensor in tensors.items():
+        if key.startswith(MOMENTS):
+            kind, _, name = key.removeprefix(MOMENTS).partition("/")
+            place = "cpu" if kind == "step" else names[name].device
+            optimizer.state[names[name]][kind] = tensor.to(place)
+    return State(**json.loads(metadata["state"]))
+
+
+def save_weights(path: Path, module: nn.Module) -> None:
+    """Write the weights that train, and nothing else."""
+    _write(path, {WEIGHTS + name: p for name, p in _trained(module).items()}, {})
+
+
+def load_weights(path: Path, module: nn.Module) -> None:
+    """Restore what `save_weights` wrote."""
+    _copy_weights(path, _trained(module), _read(path)[0])
+
+
+def _trained(module: nn.Module) -> dict[str, Tensor]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _copy_weights(path: Path, names: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    stored = {key.removeprefix(WEIGHTS) for key in tensors if key.startswith(WEIGHTS)}
+    if stored != set(names):
+        raise StoreError(f"'{path}' belongs to a run that trained other weights; use --overwrite.")
+    with torch.no_grad():
+        for name, parameter in names.items():
+            parameter.copy_(tensors[WEIGHTS + name])
+
+
+def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
+    try:
+        with written_whole(path) as temporary:
+            save_file(plain, temporary, metadata=metadata)
+    except (OSError, SafetensorError) as error:
+        raise StoreError(
+            f"cannot write '{path}': {why_not_written(error)}. The last good state is kept; make"
+            " room and run the same command to go on."
+        ) from error
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise StoreError(
+            f"cannot read '{path}': {error}. Delete it to begin the training again."
+        ) from error

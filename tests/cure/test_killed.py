@@ -1,0 +1,108 @@
+"""`kill -9` at any moment of a cure: the same command ends with the same weights, bit for bit."""
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from clearvit.backbones.load import load
+from clearvit.backbones.saved import save_backbone
+from clearvit.cure.config import CureConfig
+from clearvit.cure.cure import cure
+from tests.conftest import tiny_network
+
+CONFIG = CureConfig(
+    unlock=("registers", "positions", "patches", "last"),
+    registers=2,
+    epochs=8,
+    batch=4,
+    lr=1e-3,
+    validation=0.2,
+    views=8,
+    patience=None,
+)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A saved model and 40 photos."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "photos").mkdir()
+    generator = np.random.default_rng(0)
+    for i in range(40):
+        pixels = generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((64, 64)).save(folder / "photos" / f"{i:03d}.png")
+    save_backbone(load(tiny_network()), folder / "model")
+    return folder
+
+
+def work(folder, out):
+    """Run in a process of its own, the one that is killed."""
+    torch.set_num_threads(1)
+    cure(load(f"dir:{folder}/model"), folder / "photos", out=out, config=CONFIG)
+
+
+def run(processes, folder, out, kill_after=None):
+    process = processes.Process(target=work, args=(folder, out))
+    process.start()
+    process.join(kill_after)
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    return process.exitcode
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_at_random_moments_change_no_bit(job, tmp_path, kills):
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["clearvit.cure.cure", "clearvit.backbones.load"])
+    run(processes, job, tmp_path / "warm")  # the first process also starts the server
+    began = time.monotonic()
+    assert run(processes, job, tmp_path / "whole") == 0
+    duration = time.monotonic() - began
+    expected = load_file(tmp_path / "whole" / "model.safetensors")
+
+    generator = random.Random(0)
+    killed, round_number = 0, 0
+    while killed < kills:  # several runs, each killed again and again until it is done
+        out = tmp_path / f"killed-{round_number}"
+        round_number += 1
+        assert round_number < 10 * kills
+        while killed < kills and run(processes, job, out, generator.uniform(0.2, 0.9) * duration):
+            killed += 1
+        assert run(processes, job, out) == 0
+        found = load_file(out / "model.safetensors")
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+        leftovers = [path for path in out.rglob(".*.part")]
+        assert not leftovers
+
+
+@pytest.mark.slow
+def test_two_processes_end_where_one_does(job, tmp_path):
+    """Equal global batch: weights differ by the order of summation only."""
+    script = tmp_path / "work.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from tests.cure.test_killed import work\n"
+        "work(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+    )
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    subprocess.run(
+        [*launch, str(script), str(job), str(tmp_path / "two")], check=True, env=environment
+    )
+    work(job, tmp_path / "one")
+    one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("one", "two"))
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-4

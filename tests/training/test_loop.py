@@ -1,0 +1,165 @@
+"""The loop on a task small enough to check by hand."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from clearvit.errors import StoreError, TrainingError
+from clearvit.training.loop import BEST, STATE, FitConfig, accelerator_for, check_share, fit
+from clearvit.training.order import Order
+
+CPU = torch.device("cpu")
+
+
+class Line(nn.Module):
+    """Learn y = 2 x."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.slope = nn.Parameter(torch.randn(3))
+        self.fixed = nn.Parameter(torch.ones(2), requires_grad=False)
+
+    def forward(self, x):
+        return {"loss": ((self.slope * x - 2 * x) ** 2).mean()}
+
+
+class LineTask:
+    def __init__(self, *, bad_at=None, best=None):
+        self.module = Line()
+        self.data = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
+        self.bad_at, self.best, self.judged = bad_at, best, 0
+
+    def groups(self):
+        return [{"params": [self.module.slope], "lr": 0.1, "weight_decay": 0.0}]
+
+    def batch(self, images, step):
+        data = self.data[list(images)]
+        return data * float("nan") if step == self.bad_at else data
+
+    def score(self, module):
+        self.judged += 1
+        if self.best is not None:
+            return {"score": -abs(self.judged - 1 - self.best)}
+        return {"score": -float((module.slope.detach() - 2).abs().sum())}
+
+    def names(self, images):
+        return [f"image-{i}" for i in images]
+
+
+def run(task, folder, **options):
+    config = FitConfig(**({"epochs": 4, "batch": 4, "micro": 4, "save_every": 3} | options))
+    return fit(task, Order(24, config.batch, 0), config, folder, accelerator_for(CPU))
+
+
+def test_it_learns_and_leaves_the_best_weights(tmp_path):
+    task = LineTask()
+    state = run(task, tmp_path, epochs=20, patience=None, end=1.0)
+    assert (task.module.slope.detach() - 2).abs().max() < 0.1
+    assert state.step == 20 * 6
+    assert [row["epoch"] for row in state.history] == list(range(21))
+
+
+def test_micro_batches_change_rounding_only(tmp_path):
+    whole, parts = LineTask(), LineTask()
+    run(whole, tmp_path / "a")
+    run(parts, tmp_path / "b", micro=1)
+    assert torch.allclose(whole.module.slope, parts.module.slope, atol=1e-6)
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 6, 7, 13, 23])
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, stop):
+    expected = LineTask()
+    final = run(expected, tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    task = LineTask()
+    load = task.batch
+
+    def killed(images, step):
+        if step == stop:
+            raise Killed
+        return load(images, step)
+
+    task.batch = killed
+    with pytest.raises(Killed):
+        run(task, tmp_path / "killed")
+    resumed = LineTask()
+    state = run(resumed, tmp_path / "killed")
+    assert torch.equal(resumed.module.slope, expected.module.slope)
+    assert state == final
+
+
+def test_it_stops_when_held_out_images_say_so(tmp_path):
+    task = LineTask(best=2)  # the third judgement, epoch 2, is the best one
+    state = run(task, tmp_path, epochs=50, patience=3)
+    assert (state.best_epoch, state.step, state.stopped) == (2, 5 * 6, True)
+    assert run(LineTask(best=2), tmp_path, epochs=50, patience=3).step == 5 * 6  # and stays so
+
+
+def test_the_weights_before_training_can_be_the_best(tmp_path):
+    task, start = LineTask(best=0), LineTask().module.slope
+    run(task, tmp_path, patience=2)
+    assert torch.equal(task.module.slope, start)
+
+
+def test_a_loss_that_is_no_number_is_named_and_changes_nothing(tmp_path):
+    reference = LineTask()
+    run(reference, tmp_path / "short", epochs=1, patience=None)
+    task = LineTask(bad_at=6)
+    with pytest.raises(TrainingError, match=r"step 7 \(epoch 2\).*loss is nan.*image-\d+"):
+        run(task, tmp_path / "bad")
+    healthy = LineTask()
+    state = run(healthy, tmp_path / "bad", epochs=1, patience=None)
+    assert state.step == 6  # everything before the bad step was kept
+    assert torch.isfinite(healthy.module.slope).all()
+
+
+def test_a_state_of_other_weights_is_refused(tmp_path):
+    run(LineTask(), tmp_path)
+    other = LineTask()
+    other.module.fixed.requires_grad_(True)
+    with pytest.raises(StoreError, match="other weights"):
+        run(other, tmp_path)
+
+
+def test_a_damaged_state_is_named(tmp_path):
+    run(LineTask(), tmp_path)
+    (tmp_path / STATE).write_bytes(b"damaged")
+    with pytest.raises(StoreError, match="Delete it"):
+        run(LineTask(), tmp_path)
+
+
+def test_a_full_disk_keeps_the_last_state(tmp_path, monkeypatch):
+    import clearvit.training.state as state_module
+
+    run(LineTask(), tmp_path, epochs=1, patience=None)
+    kept = (tmp_path / STATE).read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(state_module, "save_file", full)
+    with pytest.raises(StoreError, match="disk is full"):
+        run(LineTask(), tmp_path, epochs=2, patience=None)
+    assert (tmp_path / STATE).read_bytes() == kept
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [BEST, STATE]
+
+
+def test_a_batch_that_cannot_be_shared_is_refused():
+    check_share(8, 4)
+    with pytest.raises(TrainingError, match="multiple of 3"):
+        check_share(8, 3)
+
+
+def test_the_state_is_readable_without_clearvit(tmp_path):
+    from safetensors import safe_open
+
+    run(LineTask(), tmp_path)
+    with safe_open(tmp_path / STATE, framework="pt") as file:
+        assert json.loads(file.metadata()["state"])["step"] == 24
+        assert "weights/slope" in file.keys()
