@@ -1,0 +1,90 @@
+"""What does pruning without training cost in features? Scorers and fills on the demo model.
+
+    python benchmarks/prune_features.py --images PHOTOS [--size 224] [--photos 16]
+
+Class token: mean cosine of the pruned to the dense class token. Map: mean cosine over all patches,
+both after the final norm, mean over photos. Scale: two random patches of the same photo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import clearvit as cv
+from clearvit.images import find_images
+from clearvit.prune import macs
+from clearvit.prune.prune import prune
+from clearvit.prune.scores import SCORERS, Scorer
+from clearvit.prune.survivors import FILLS, Fill
+
+DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "prune_features.md"
+KEEPS = (0.7, 0.9, 0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=Path, default=DATA / "voc" / "JPEGImages")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--photos", type=int, default=16)
+    options = parser.parse_args()
+    if not options.images.is_dir():
+        sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
+    backbone = cv.load("demo", size=options.size)
+    pictures = find_images(options.images)
+    chosen = pictures[:: max(1, len(pictures) // options.photos)][: options.photos]
+    pixels = torch.cat(list(backbone.pixels([p.source for p in chosen])))
+    text = table(options, backbone, pixels)
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(text)
+    print(text)
+
+
+def table(options: argparse.Namespace, backbone: cv.Backbone, pixels: Tensor) -> str:
+    dense = backbone.tokens(pixels, batch=8)
+    shuffled = dense.patches[:, torch.randperm(dense.patches.shape[1])]
+    lines = [
+        "# Features of a pruned model, without training",
+        "",
+        f"Demo model (DINOv2 ViT-S/14), {options.size} px, {len(pixels)} photos, stages before"
+        " blocks 3, 6, 9. Mean cosine to the dense model; dropped patches show what `fill` says."
+        f" Two random patches of one photo: {cosine(dense.patches, shuffled):.3f}.",
+        f"`python benchmarks/prune_features.py --size {options.size} --photos {options.photos}`,"
+        f" torch {torch.__version__}, {platform.machine()}.",
+        "",
+        "| keep | scorer | fill | gain in MACs | class token | map |",
+        "|---|---|---|---|---|---|",
+    ]
+    for keep, scorer, fill in rows():
+        pruned = prune(backbone, keep=keep, scorer=scorer, fill=fill)
+        tokens = pruned.tokens(pixels, batch=8)
+        assert tokens.cls is not None and dense.cls is not None
+        lines.append(
+            f"| {keep} | {scorer} | {fill} | {macs(pruned).gain:.2f} |"
+            f" {cosine(tokens.cls, dense.cls):.3f} | {cosine(tokens.patches, dense.patches):.3f} |"
+        )
+        print(lines[-1], file=sys.stderr, flush=True)
+    return "\n".join(lines) + "\n"
+
+
+def rows() -> list[tuple[float, Scorer, Fill]]:
+    every: list[tuple[float, Scorer, Fill]] = [
+        (keep, scorer, "similar") for keep in KEEPS for scorer in SCORERS
+    ]
+    return every + [(0.7, s, fill) for s in ("class", "merge") for fill in FILLS[1:]]
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    return float(torch.cosine_similarity(one, other, dim=-1).mean())
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main()

@@ -1,0 +1,25 @@
+"""Drop tokens on the way through a ViT: faster, with dense output on the full grid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clearvit.rooms import callable_room
+
+if TYPE_CHECKING:
+    from clearvit.prune.cost import macs
+    from clearvit.prune.dynamicvit import import_dynamicvit
+
+__all__ = ["import_dynamicvit", "macs"]
+
+callable_room(__name__, "clearvit.prune.prune:prune")
+
+_HOMES = {"import_dynamicvit": "dynamicvit", "macs": "cost"}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,102 @@
+"""Which patches of a sequence stay, and who takes the place of the others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Choice(NamedTuple):
+    """A shorter sequence of K' patches made of one of K, in the same order."""
+
+    kept: Tensor  # (B, K') which of the K, ascending
+    heirs: Tensor  # (B, K) which of the K' stands for each; the kept stand for themselves
+
+
+def best(scores: Tensor, count: int) -> Tensor:
+    """Pick the `count` best of (B, K) and give them in their old order, (B, count)."""
+    return scores.topk(count, dim=1).indices.sort(dim=1).values
+
+
+def most_similar(key: Tensor, kept: Tensor) -> Choice:
+    """Let the kept patch with the most similar key (cosine) stand for each dropped one.
+
+    Args:
+        key: Keys of the sequence, (B, K, d).
+        kept: Patches that stay, (B, K'), ascending.
+    """
+    unit = F.normalize(key, dim=-1)
+    heirs = (unit @ rows(unit, kept).transpose(1, 2)).argmax(dim=-1)
+    return Choice(kept, _themselves(heirs, kept))
+
+
+def preceding(kept: Tensor, count: int) -> Choice:
+    """Let the kept patch before it stand for each dropped one of `count`; needs no keys."""
+    there = torch.zeros(len(kept), count, dtype=torch.long, device=kept.device)
+    heirs = there.scatter(1, kept, 1).cumsum(dim=1).sub(1).clamp(min=0)
+    return Choice(kept, heirs)
+
+
+def merged(key: Tensor, sizes: Tensor, count: int) -> Choice:
+    """Merge the most similar patches until `count` are left.
+
+    Patches are dealt in turn to two halves. Each of the first half finds its most similar partner
+    in the second (cosine of keys), and the closest pairs become one, at the partner's place. One
+    round can remove half of the patches; more rounds follow if that is not enough.
+
+    Args:
+        key: Keys of the sequence, (B, K, d).
+        sizes: How many patches each of the K holds already, (B, K).
+        count: Patches to be left, K', at least 1.
+    """
+    total = _pairs(key, max(count, key.shape[1] // 2))
+    while total.kept.shape[1] > count:
+        smaller, _ = averaged(key, sizes, total)
+        again = _pairs(smaller, max(count, smaller.shape[1] // 2))
+        total = Choice(total.kept.gather(1, again.kept), again.heirs.gather(1, total.heirs))
+    return total
+
+
+def averaged(x: Tensor, sizes: Tensor, choice: Choice) -> tuple[Tensor, Tensor]:
+    """Average each group of a choice, weighted by size.
+
+    Args:
+        x: One vector per patch, (B, K, C).
+        sizes: How many patches each of the K holds, (B, K).
+        choice: The groups.
+
+    Returns:
+        The averages (B, K', C) and the new sizes (B, K').
+    """
+    held = torch.zeros_like(choice.kept, dtype=sizes.dtype).scatter_add(1, choice.heirs, sizes)
+    target = choice.heirs[..., None].expand(-1, -1, x.shape[-1])
+    weighted = x * sizes[..., None].to(x.dtype)
+    total = x.new_zeros(len(x), held.shape[1], x.shape[-1]).scatter_add(1, target, weighted)
+    return total / held[..., None].to(x.dtype), held
+
+
+def rows(x: Tensor, indices: Tensor) -> Tensor:
+    """Take rows (B, R) of each image, (B, T, C) -> (B, R, C)."""
+    return x.gather(1, indices[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def _pairs(key: Tensor, count: int) -> Choice:
+    """Do one round of `merged`."""
+    batch, length, _ = key.shape
+    unit = F.normalize(key, dim=-1)
+    similarity, partner = (unit[:, ::2] @ unit[:, 1::2].transpose(1, 2)).max(dim=-1)
+    giving = similarity.topk(length - count, dim=1).indices
+    gone = torch.zeros(batch, length, dtype=torch.long, device=key.device)
+    gone = gone.scatter(1, 2 * giving, 1)
+    kept = gone.argsort(dim=1, stable=True)[:, :count]
+    place = (1 - gone).cumsum(dim=1) - 1
+    taking = place.gather(1, 2 * partner.gather(1, giving) + 1)
+    return Choice(kept, place.scatter(1, 2 * giving, taking))
+
+
+def _themselves(heirs: Tensor, kept: Tensor) -> Tensor:
+    own = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
+    return heirs.scatter(1, kept, own)

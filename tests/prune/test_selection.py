@@ -1,0 +1,89 @@
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clearvit.prune.selection import Choice, averaged, best, merged, most_similar, preceding
+
+
+@st.composite
+def sequences(draw, smallest=1):
+    """Keys (B, K, d) and a count of patches to keep."""
+    length = draw(st.integers(smallest, 40))
+    seed = draw(st.integers(0, 10_000))
+    key = torch.randn(3, length, 5, generator=torch.Generator().manual_seed(seed))
+    return key, draw(st.integers(1, length))
+
+
+def assert_valid(choice, length, count):
+    """Kept ones ascend, are different, and stand for themselves; heirs exist."""
+    assert choice.kept.shape[1] == count and choice.heirs.shape[1] == length
+    assert (choice.kept.diff(dim=1) > 0).all()
+    assert int(choice.heirs.min()) >= 0 and int(choice.heirs.max()) < count
+    own = torch.arange(count).expand_as(choice.kept)
+    assert torch.equal(choice.heirs.gather(1, choice.kept), own)
+
+
+@given(sequences())
+@settings(deadline=None, max_examples=30)
+def test_the_best_stay_in_their_order_and_the_most_similar_inherit(sequence):
+    key, count = sequence
+    scores = key[..., 0]
+    choice = most_similar(key, best(scores, count))
+    assert_valid(choice, key.shape[1], count)
+    for image in range(len(key)):
+        expected = sorted(np.argsort(-scores[image].numpy(), kind="stable")[:count].tolist())
+        assert choice.kept[image].tolist() == expected
+        unit = key[image].numpy() / np.linalg.norm(key[image].numpy(), axis=1, keepdims=True)
+        for patch in set(range(key.shape[1])) - set(expected):
+            chosen = expected[int(choice.heirs[image, patch])]
+            similarities = unit[expected] @ unit[patch]
+            assert unit[chosen] @ unit[patch] >= similarities.max() - 1e-5
+
+
+@given(sequences())
+@settings(deadline=None, max_examples=30)
+def test_without_keys_the_one_before_inherits(sequence):
+    key, count = sequence
+    choice = preceding(best(key[..., 0], count), key.shape[1])
+    assert_valid(choice, key.shape[1], count)
+    kept = choice.kept[0].tolist()
+    for patch, heir in enumerate(choice.heirs[0].tolist()):
+        assert kept[heir] == max((k for k in kept if k <= patch), default=kept[0])
+
+
+@given(sequences(smallest=2))
+@settings(deadline=None, max_examples=30)
+def test_merging_leaves_the_count_and_loses_nothing(sequence):
+    key, count = sequence
+    sizes = torch.randint(1, 4, key.shape[:2]).float()
+    choice = merged(key, sizes, count)
+    assert_valid(choice, key.shape[1], count)
+    values = torch.randn(*key.shape[:2], 7)
+    means, held = averaged(values, sizes, choice)
+    assert torch.equal(held.sum(1), sizes.sum(1))
+    before = (values * sizes[..., None]).sum(1)
+    assert torch.allclose((means * held[..., None]).sum(1), before, atol=1e-4)
+
+
+def test_one_round_merges_the_closest_pairs_across_the_halves():
+    key = torch.randn(1, 9, 4, dtype=torch.float64)
+    unit = (key / key.norm(dim=-1, keepdim=True))[0].numpy()
+    pairs = {}
+    for giver in range(0, 9, 2):
+        partner = max(range(1, 9, 2), key=lambda taker: unit[giver] @ unit[taker])
+        pairs[giver] = (unit[giver] @ unit[partner], partner)
+    gone = sorted(pairs, key=lambda giver: -pairs[giver][0])[:3]
+    choice = merged(key, torch.ones(1, 9), 6)
+    kept = choice.kept[0].tolist()
+    assert kept == [patch for patch in range(9) if patch not in gone]
+    for giver in gone:
+        assert kept[int(choice.heirs[0, giver])] == pairs[giver][1]
+
+
+def test_an_average_is_weighted_by_size():
+    choice = Choice(torch.tensor([[0, 2]]), torch.tensor([[0, 0, 1]]))
+    means, held = averaged(
+        torch.tensor([[[1.0], [4.0], [9.0]]]), torch.tensor([[2.0, 1, 5]]), choice
+    )
+    assert means.flatten().tolist() == [2.0, 9.0] and held.tolist() == [[3.0, 5.0]]
