@@ -1,0 +1,1 @@
+"""Tasks on the patch tokens: object discovery."""
