@@ -1,0 +1,1 @@
+"""Image retrieval: marginals, transport between patches, re-ranking and its measures."""
