@@ -26,6 +26,10 @@ bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/extract.py
 	@$(BIN)/python benchmarks/diagnose.py
 	@$(BIN)/python benchmarks/views.py
+	@$(BIN)/python benchmarks/testtime.py
+	@$(BIN)/python benchmarks/planted.py
+	@$(BIN)/python benchmarks/targets.py
+	@$(BIN)/python benchmarks/cure.py --work build/cure
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"

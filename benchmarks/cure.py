@@ -39,20 +39,24 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=336)
     parser.add_argument("--registers", type=int, nargs="+", default=[0, 4, 16])
     parser.add_argument("--epochs", type=int, default=DEFAULT.epochs)
+    parser.add_argument("--photos", type=int, help="to cure on; all by default")
+    parser.add_argument("--reference", type=int, default=24, help="photos that are measured")
+    parser.add_argument("--test-time", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--result", type=Path, default=RESULT)
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
     torch.set_num_threads(os.cpu_count() or 1)
     pictures = [picture.source for picture in find_images(options.images)]
-    held = pictures[::KEPT_OUT]
-    training = [p for i, p in enumerate(pictures) if i % KEPT_OUT]
+    held = pictures[::KEPT_OUT][: options.reference]
+    training = [p for i, p in enumerate(pictures) if i % KEPT_OUT][: options.photos]
     raw = cv.load("demo", size=options.size)
     models, runs = [raw], []
     for registers in options.registers:
         cured, run = distilled(raw, training, registers, options)
         models.append(cured)
         runs.append(run)
-    models += instant(raw, training, options)
+    models += instant(raw, training, options) if options.test_time else []
     comparison = cv.compare(
         models,
         held,
@@ -67,8 +71,8 @@ def main() -> None:
         ),
     )
     comparison.save(options.work / "compare")
-    RESULT.write_text(page(comparison, runs, len(training), options))
-    print(RESULT.read_text())
+    options.result.write_text(page(comparison, runs, len(training), options))
+    print(options.result.read_text())
 
 
 def instant(raw: cv.Backbone, training: list, options: argparse.Namespace) -> list[cv.Backbone]:
@@ -154,7 +158,7 @@ def page(comparison: object, runs: list[dict], photos: int, options: argparse.Na
 `demo` (DINOv2 ViT-S/14) at {options.size} px, cured on {photos} photos, measured on
 {len(comparison.images)} others; {time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()}
 cores, torch {torch.__version__}. Reproduce:
-`python benchmarks/cure.py --images PHOTOS --labels IMAGENET100 --work DIR --size {options.size}`
+`python benchmarks/cure.py --images PHOTOS --labels IMAGENET100 --work DIR {chosen(options)}`
 
 | model | distance | gap closed | class token | 1-NN | high-norm | largest | shifted | cost |
 |---|---|---|---|---|---|---|---|---|
@@ -176,6 +180,13 @@ patches, as a share of the distance between different contents. Cost: time of a 
 
 The targets are computed by the first run and shared by the others.
 """
+
+
+def chosen(options: argparse.Namespace) -> str:
+    """The options that are not the default."""
+    words = f"--size {options.size} --epochs {options.epochs} --registers"
+    words += "".join(f" {count}" for count in options.registers)
+    return words + (f" --photos {options.photos}" if options.photos else "")
 
 
 def percent(value: float | None, digits: int = 0) -> str:

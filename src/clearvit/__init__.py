@@ -13,10 +13,26 @@ if TYPE_CHECKING:
     from clearvit.backbones.load import load
     from clearvit.backbones.saved import save_backbone as save
     from clearvit.backbones.tokens import Tokens
+    from clearvit.compare.compare import compare
+    from clearvit.cure.config import CureConfig
+    from clearvit.cure.cure import cure
     from clearvit.cure.denoise import denoise
+    from clearvit.dense.config import EvaluateConfig
+    from clearvit.dense.discover import discover
+    from clearvit.dense.evaluate import evaluate
     from clearvit.diagnose.diagnosis import DiagnoseConfig, Diagnosis, diagnose
     from clearvit.diagnose.look import look
-    from clearvit.errors import ClearvitError, ImageError, ModelError, StoreError
+    from clearvit.errors import (
+        ClearvitError,
+        ImageError,
+        ModelError,
+        StoreError,
+        TrainingError,
+    )
+    from clearvit.export.export import export
+    from clearvit.prune.prune import prune
+    from clearvit.retrieval.filling import IndexConfig
+    from clearvit.retrieval.index import Index
     from clearvit.shards.extract import save_tokens
     from clearvit.shards.plan import TokenConfig
     from clearvit.shards.read import open_tokens
@@ -26,18 +42,29 @@ __version__ = "0.1.0"
 __all__ = [
     "Backbone",
     "ClearvitError",
+    "CureConfig",
     "DiagnoseConfig",
     "Diagnosis",
+    "EvaluateConfig",
     "ImageError",
+    "Index",
+    "IndexConfig",
     "ModelError",
     "StoreError",
     "TokenConfig",
     "Tokens",
+    "TrainingError",
+    "compare",
+    "cure",
     "denoise",
     "diagnose",
+    "discover",
+    "evaluate",
+    "export",
     "load",
     "look",
     "open_tokens",
+    "prune",
     "save",
     "save_tokens",
     "testing",
@@ -46,14 +73,21 @@ __all__ = [
 _HOMES = {
     "Backbone": "clearvit.backbones.backbone",
     "ClearvitError": "clearvit.errors",
+    "CureConfig": "clearvit.cure.config",
     "DiagnoseConfig": "clearvit.diagnose.diagnosis",
     "Diagnosis": "clearvit.diagnose.diagnosis",
+    "EvaluateConfig": "clearvit.dense.config",
     "ImageError": "clearvit.errors",
+    "Index": "clearvit.retrieval.index",
+    "IndexConfig": "clearvit.retrieval.filling",
     "ModelError": "clearvit.errors",
     "StoreError": "clearvit.errors",
     "TokenConfig": "clearvit.shards.plan",
     "Tokens": "clearvit.backbones.tokens",
+    "TrainingError": "clearvit.errors",
     "denoise": "clearvit.cure.denoise",
+    "discover": "clearvit.dense.discover",
+    "evaluate": "clearvit.dense.evaluate",
     "load": "clearvit.backbones.load",
     "look": "clearvit.diagnose.look",
     "open_tokens": "clearvit.shards.read",
@@ -62,10 +96,13 @@ _HOMES = {
 }
 
 
+_ROOMS = ("compare", "cure", "diagnose", "export", "prune", "testing")
+
+
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("diagnose", "testing"):  # rooms themselves; the first can be called
+    if name in _ROOMS:  # verbs among them can be called
         return importlib.import_module(f"clearvit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'clearvit' has no attribute '{name}'")

@@ -13,12 +13,13 @@ from PIL import Image
 import clearvit as cv
 from clearvit.cure.config import CureConfig
 from clearvit.cure.cure import cure
-from clearvit.cure.distill import Distillation, split
+from clearvit.cure.distill import Distillation
 from clearvit.cure.student import Lesson, Look, Student, varied
 from clearvit.cure.targets import TargetConfig, Targets
 from clearvit.cure.views import Views
 from clearvit.errors import ImageError, ModelError, StoreError, TrainingError
 from clearvit.images import find_images
+from clearvit.training.pictures import split
 
 PUBLISHED = ("registers", "positions", "patches", "last")
 CONFIG = CureConfig(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -54,14 +55,23 @@ def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:
 
         return load_demo(rule)
     if source == "dir" and rest:
-        from clearvit.backbones.saved import load_saved
-
-        return load_saved(rest, rule)
+        return _from_directory(Path(rest), rule)
     if source in ("timm", "hf", "openclip") and rest:
         on_disk = Path(rest).exists() or rest.startswith("local-dir:")
         with nullcontext() if on_disk else cached_if_offline():
             return _from_library(source, rest, rule)
     raise ModelError(f"'{name}' is no model name. {_hint(name)}The grammar: {GRAMMAR}.")
+
+
+def _from_directory(folder: Path, rule: PositionRule | None) -> Backbone:
+    from clearvit.backbones.saved import MARKED, load_saved
+
+    for marker, loader in MARKED.items():
+        if (folder / marker).is_file():
+            module, _, function = loader.partition(":")
+            found: Backbone = getattr(importlib.import_module(module), function)(folder, rule)
+            return found
+    return load_saved(folder, rule)
 
 
 def _from_library(source: str, rest: str, rule: PositionRule | None) -> Backbone:

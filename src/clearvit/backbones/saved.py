@@ -23,6 +23,10 @@ from clearvit.files import write_json, written_whole
 WEIGHTS, TIMM_CONFIG, OWN_CONFIG = "model.safetensors", "config.json", "clearvit.json"
 FORMAT = 1
 
+# Kinds of backbones that live in rooms above: the file that marks them, and who loads them. Names,
+# not imports: this room knows none of those.
+MARKED = {"pruned.json": "clearvit.prune.saved:load_pruned"}
+
 
 def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
     """Write weights and configuration to a directory.
@@ -34,6 +38,9 @@ def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
     hidden units, so it would load without a word and give tokens with their artifacts. A
     `DenseClip` is saved as its plain network: clearvit puts the head back on, timm has plain CLIP.
     """
+    own = getattr(backbone, "save", None)  # kinds of the rooms above bring their own way
+    if own is not None:
+        return own(out)  # type: ignore[no-any-return]
     plain = backbone.plain if isinstance(backbone, DenseClip) else backbone
     blueprint = backbone.blueprint
     if blueprint is None:
@@ -44,6 +51,8 @@ def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
     state = {key: t.detach().cpu().contiguous() for key, t in backbone.network.state_dict().items()}
     load_exactly(blueprint.build(), state, backbone.name)  # refuse what could not be loaded again
     folder = Path(out)
+    for marker in MARKED:
+        (folder / marker).unlink(missing_ok=True)  # of a model saved there before
     with written_whole(folder / WEIGHTS) as temporary:
         save_file(state, temporary, metadata={"format": "pt"})
     if isinstance(plain, NeuronBackbone):
@@ -58,7 +67,7 @@ def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
 
 
 def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBackbone:
-    """Load what `save_backbone` wrote."""
+    """Load what `save_backbone` wrote, a pruned model without its pruning."""
     folder = Path(path)
     if not (folder / OWN_CONFIG).is_file():
         hint = "timm:local-dir:" if "architecture" in _read(folder / TIMM_CONFIG) else "hf:"

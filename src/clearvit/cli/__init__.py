@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 from clearvit import __version__
-from clearvit.cli import diagnose, look, tokens
+from clearvit.cli import (
+    compare,
+    cure,
+    diagnose,
+    discover,
+    evaluate,
+    explain,
+    export,
+    index,
+    look,
+    prune,
+    search,
+    tokens,
+)
 from clearvit.cli.console import errors
 from clearvit.errors import ClearvitError
 
@@ -19,8 +32,17 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("compare")(compare.command)
+app.command("cure")(cure.command)
 app.command("diagnose")(diagnose.command)
+app.command("discover")(discover.command)
+app.command("evaluate")(evaluate.command)
+app.command("explain")(explain.command)
+app.command("export")(export.command)
+app.command("index")(index.command)
 app.command("look")(look.command)
+app.command("prune")(prune.command)
+app.command("search")(search.command)
 app.command("tokens")(tokens.command)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from rich.progress import Task
+    from rich.progress import Task, TaskID
 
     from clearvit.images import Skipped
 
@@ -61,6 +61,31 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=errors) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def phases(names: Mapping[str, str]) -> Iterator[Callable[[str, int, int, str], None]]:
+    """Show one bar per phase of a long job, and notes above them, in the first process only.
+
+    Call it with a phase, what is done of it, of how much, and how it goes. The phase "note" prints.
+    """
+    columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    silent = os.environ.get("RANK", "0") != "0"
+    with Progress(*columns, *times, console=errors, disable=silent) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def report(phase: str, done: int, total: int, note: str) -> None:
+            if phase == "note":
+                if not silent:
+                    errors.print(note, markup=False, highlight=False, soft_wrap=True)
+                return
+            if phase not in tasks:
+                name = names.get(phase, phase)
+                tasks[phase] = progress.add_task(name, total=total, note="")
+            progress.update(tasks[phase], completed=done, total=total, note=note)
+
+        yield report
 
 
 def parse_size(text: str | None) -> int | tuple[int, int] | None:

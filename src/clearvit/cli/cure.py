@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from clearvit.cli.console import (
     DeviceOption,
@@ -27,16 +17,15 @@ from clearvit.cli.console import (
     PositionsOption,
     SizeOption,
     ThreadsOption,
-    errors,
     next_step,
     parse_size,
+    phases,
     prepare,
     report_skipped,
 )
 
 if TYPE_CHECKING:
     from clearvit.backbones.vit import VitBackbone
-    from clearvit.cure.distill import Report
 
 PHASES = {
     "check": "reading images",
@@ -66,6 +55,21 @@ class Rates(str, Enum):
 
     gentle = "gentle"
     official = "official"
+
+
+class Sampler(str, Enum):
+    """How views are chosen."""
+
+    lattice = "lattice"
+    official = "official"
+
+
+class Vary(str, Enum):
+    """What the student sees."""
+
+    none = "none"
+    mirror = "mirror"
+    views = "views"
 
 
 class Features(str, Enum):
@@ -110,6 +114,10 @@ def command(
     rates: Annotated[
         Rates, typer.Option(help="'official': one rate for all, no warm-up.")
     ] = Rates.gentle,
+    sampler: Annotated[Sampler, typer.Option(help="Of the teacher's views.")] = Sampler.lattice,
+    vary: Annotated[
+        Vary, typer.Option(help="What the student sees; 'none' is PH-Reg.")
+    ] = Vary.views,
     class_weight: Annotated[
         float | None, typer.Option(min=0, help="Of keeping the class token; 0 is PH-Reg.")
     ] = None,
@@ -157,38 +165,18 @@ def command(
         features=features.value,
         init=init.value,
         rates=rates.value,
+        sampler=sampler.value,
+        vary=vary.value,
         recompute=recompute,
         seed=seed,
         overwrite=overwrite,
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
     backbone = load(model, positions=positions, device=device)  # type: ignore[arg-type]
-    with _bars() as report:
+    with phases(PHASES) as report:
         cured = cure(backbone, images, out=out, method=method.value, config=config, report=report)
     if os.environ.get("RANK", "0") == "0":
         _tell(cured, model, images, out, as_json)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _bars() -> Iterator[Report]:
-    """Show one bar per phase, and notes above them."""
-    columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn())
-    times = (TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-    silent = os.environ.get("RANK", "0") != "0"
-    with Progress(*columns, *times, console=errors, disable=silent) as progress:
-        tasks: dict[str, object] = {}
-
-        def report(phase: str, done: int, total: int, note: str) -> None:
-            if phase == "note":
-                if not silent:
-                    errors.print(note, markup=False, highlight=False, soft_wrap=True)
-                return
-            if phase not in tasks:
-                name = PHASES.get(phase, phase)
-                tasks[phase] = progress.add_task(name, total=total, note="")
-            progress.update(tasks[phase], completed=done, total=total, note=note)  # type: ignore[arg-type]
-
-        yield report
 
 
 def _tell(cured: VitBackbone, model: str, images: str, out: Path, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from clearvit.backbones.preprocessing import Size
 from clearvit.cure.denoise import denoise
 from clearvit.cure.views import all_views
 from clearvit.errors import StoreError
-from clearvit.files import written_whole
+from clearvit.files import why_not_written, written_whole
 from clearvit.images import Picture, read_image
 
 FEW = 10  # views of the target: what denoising costs when it is used
@@ -97,9 +98,9 @@ def _averages(
         try:
             with written_whole(path) as temporary:
                 save_file({"many": many.contiguous(), "few": few.contiguous()}, temporary)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise StoreError(
-                f"'{path}' cannot be written ({error.strerror or error}); choose another place."
+                f"'{path}' cannot be written: {why_not_written(error)}. Choose another --out."
             ) from error
     return many, few
 

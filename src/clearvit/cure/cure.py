@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,16 +14,17 @@ from typing import Any
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cure.config import METHODS, CureConfig, Method
-from clearvit.cure.distill import Report, distill, parts_to_unlock, split
+from clearvit.cure.distill import Report, distill, parts_to_unlock
 from clearvit.cure.features import pair_of, whole
 from clearvit.cure.registers import check_can_hold
 from clearvit.cure.result import restored, write_result
 from clearvit.cure.targets import TargetConfig, Targets
 from clearvit.cure.unlock import parameters_of
-from clearvit.errors import ImageError, ModelError, StoreError, TrainingError, closest
-from clearvit.images import Picture, Skipped, find_images, read_image
+from clearvit.errors import ModelError, StoreError, TrainingError, closest
+from clearvit.images import Picture, find_images
 from clearvit.shards.plan import check_space, listing_of
 from clearvit.training.loop import accelerator_for, check_share
+from clearvit.training.pictures import readable, split
 from clearvit.training.run import claim
 
 TRAINING, RUN, TARGETS = "training", "run", "targets"  # directories inside the output
@@ -88,7 +90,8 @@ def _distilled(
     """Check all that can be checked, then compute targets, train, and write the result."""
     pair = pair_of(backbone, config.features, config.layer)
     _check(pair.student, config)
-    pictures, skipped = readable(find_images(images), backbone, report)
+    check = None if report is None else functools.partial(report, "check")
+    pictures, skipped = readable(find_images(images), backbone, check)
     accelerator = accelerator_for(backbone.device, config.precision)
     check_share(config.batch, accelerator.num_processes)
     _check_count(len(pictures), config)
@@ -111,29 +114,6 @@ def _distilled(
         write_result(folder, backbone, distilled, plan, skipped)
     accelerator.wait_for_everyone()
     return whole(distilled.backbone)
-
-
-def readable(
-    pictures: Sequence[Picture], backbone: Backbone, report: Report | None = None
-) -> tuple[list[Picture], list[Skipped]]:
-    """Sort out files that are no pictures, or smaller than a patch, before the work starts."""
-    good: list[Picture] = []
-    bad: list[Skipped] = []
-    for count, picture in enumerate(pictures, 1):
-        try:
-            width, height = read_image(picture.source).size
-            if height < backbone.patch[0] or width < backbone.patch[1]:
-                raise ImageError(f"{width} x {height} pixels are less than a patch")
-            good.append(picture)
-        except ImageError as error:
-            bad.append(Skipped(picture.name, str(error)))
-        if report:
-            report("check", count, len(pictures), "")
-    if not good:
-        raise ImageError(
-            f"none of {len(pictures)} images can be used: {bad[0].name}: {bad[0].reason}."
-        )
-    return good, bad
 
 
 def _check(student: VitBackbone, config: CureConfig) -> None:
@@ -212,7 +192,7 @@ def _announce(targets: Targets, report: Report | None) -> None:
             "note",
             0,
             0,
-            f"targets: {missing} images{kept} x {views} views, {size:.0f} MB in {targets.folder}",
+            f"targets: {missing} images{kept} x {views} views, {size:.1f} MB in {targets.folder}",
         )
 
 

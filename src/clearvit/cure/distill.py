@@ -26,6 +26,7 @@ from clearvit.cure.unlock import groups, unlock
 from clearvit.cure.views import Views, reach
 from clearvit.training.loop import FitConfig, fit
 from clearvit.training.order import Order, generator
+from clearvit.training.pictures import split
 from clearvit.training.state import State
 
 DECAY = 1e-2
@@ -183,13 +184,6 @@ def _unused(student: VitBackbone, config: CureConfig) -> set[str]:
     if isinstance(student, DenseClip) and not config.class_weight:
         return student.unused_parameters()
     return set()
-
-
-def split(count: int, share: float) -> tuple[list[int], list[int]]:
-    """Hold out evenly spread pictures, at least one: (training, held out)."""
-    held = max(1, round(count * share))
-    chosen = {number * count // held for number in range(held)}
-    return [n for n in range(count) if n not in chosen], sorted(chosen)
 
 
 def parts_to_unlock(config: CureConfig) -> list[str]:

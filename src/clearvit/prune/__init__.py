@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Any
 from clearvit.rooms import callable_room
 
 if TYPE_CHECKING:
+    from clearvit.prune.config import PruneConfig
     from clearvit.prune.cost import macs
     from clearvit.prune.dynamicvit import import_dynamicvit
+    from clearvit.prune.train import train_predictors
 
-__all__ = ["import_dynamicvit", "macs"]
+__all__ = ["PruneConfig", "import_dynamicvit", "macs", "train_predictors"]
 
 callable_room(__name__, "clearvit.prune.prune:prune")
 
-_HOMES = {"import_dynamicvit": "dynamicvit", "macs": "cost"}
+_HOMES = {
+    "PruneConfig": "config",
+    "import_dynamicvit": "dynamicvit",
+    "macs": "cost",
+    "train_predictors": "train",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -233,6 +234,12 @@ class PrunedBackbone(VitBackbone):
     def around(self, network: nn.Module, blueprint: Blueprint | None) -> PrunedBackbone:
         """Return the same pruning around another network, which may have more prefix tokens."""
         return PrunedBackbone(self.dense.around(network, blueprint), self.plan, self.predictors)
+
+    def save(self, out: str | Path) -> Path:
+        """Write the dense model and its pruning to a directory, as `clearvit.save` does."""
+        from clearvit.prune.saved import save_pruned  # which loads into this class
+
+        return save_pruned(self, out)
 
     def _settings(self) -> tuple[object, ...]:
         digest = hashlib.sha256()

@@ -50,7 +50,10 @@ class Task(Protocol):
     module: nn.Module  # called with a batch; returns losses, "loss" among them, means over images
 
     def groups(self) -> list[dict[str, Any]]:
-        """Parameter groups with "params", "lr" and "weight_decay"."""
+        """Parameter groups with "params", "lr" and "weight_decay".
+
+        A group with "begin" changes nothing before that step.
+        """
 
     def batch(self, images: Sequence[int], step: int) -> Any:
         """Load some training images, in the variation that belongs to this step."""
@@ -87,7 +90,8 @@ def fit(
         _judge(task, module, state, folder, accelerator, epoch=0)
     while state.step < total and not state.stopped:
         for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
-            group["lr"] = rate * schedule.factor(state.step)
+            waits = state.step < group.get("begin", 0)
+            group["lr"] = 0.0 if waits else rate * schedule.factor(state.step)
         try:
             losses = _step(task, module, optimizer, order, config, state.step, accelerator)
         except TrainingError:

@@ -1,0 +1,140 @@
+"""`clearvit evaluate`: what are frozen tokens worth in a task?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearvit.cli.console import (
+    DeviceOption,
+    JsonOption,
+    PositionsOption,
+    SizeOption,
+    ThreadsOption,
+    next_step,
+    parse_size,
+    prepare,
+    progress,
+)
+
+
+def command(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL…",
+            help="One or more of timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH or demo.",
+            show_default=False,
+        ),
+    ],
+    task: Annotated[
+        str,
+        typer.Option(help="segmentation, neighbours, depth, classification or correspondence."),
+    ],
+    data: Annotated[Path, typer.Option(help="Folder of the data set.")],
+    labelled: Annotated[
+        str, typer.Option(help="Labelled images to learn from, as 5,20,60,all.")
+    ] = "all",
+    draws: Annotated[int, typer.Option(min=1, help="Draws of labelled images, or of warps.")] = 1,
+    limit: Annotated[int | None, typer.Option(min=1, help="Test images at most.")] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="voc, ade20k, cityscapes, coco-stuff, pascal-context, pascal-context-59 or"
+            " folders; recognised by default."
+        ),
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="fast (CPU), sgd (cached tokens) or paper (augmented, GPU).")
+    ] = "fast",
+    iterations: Annotated[int | None, typer.Option(min=1, help="Of sgd and paper.")] = None,
+    inference: Annotated[str, typer.Option(help="whole, or slide for windows.")] = "whole",
+    crop: Annotated[int | None, typer.Option(min=1, help="Side of a window, in pixels.")] = None,
+    stride: Annotated[int | None, typer.Option(min=1, help="Of windows, in pixels.")] = None,
+    neighbours: Annotated[int | None, typer.Option(min=1, help="That vote.")] = None,
+    methods: Annotated[
+        str, typer.Option(help="Of classification: knn,linear,prototypes.")
+    ] = "knn,linear",
+    features: Annotated[
+        str | None, typer.Option(help="Of classification: class, mean or both.")
+    ] = None,
+    subset: Annotated[
+        str | None, typer.Option(help="Classes whose mean IoU is told too, as cat,dog.")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="Of depth files: millimetres or metres.")] = (
+        "millimetres"
+    ),
+    eigen: Annotated[bool, typer.Option("--eigen", help="Eigen crop of NYUv2.")] = False,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps tokens for the next run.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the result as JSON.")] = None,
+    seed: Annotated[int, typer.Option(help="Of draws, probes and resampling.")] = 0,
+    size: SizeOption = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 8,
+    positions: PositionsOption = None,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure frozen tokens in a task; several models make one table.
+
+    Cells are the mean ± spread over draws [95 % interval over resampled test images].
+
+    Example: `clearvit evaluate demo dir:cured/ --task segmentation --data VOC2012/ --labelled 60`
+
+    Example: `clearvit evaluate demo --task classification --data photos/ --methods knn`
+    """
+    wanted, numbers = parse_size(size), _labelled(labelled)
+    prepare(threads)
+    from clearvit.backbones.load import load
+    from clearvit.dense.config import EvaluateConfig
+    from clearvit.dense.evaluate import check_data, evaluate
+    from clearvit.files import write_json
+
+    config = EvaluateConfig(
+        size=wanted,
+        layout=layout,
+        labelled=numbers,
+        draws=draws,
+        limit=limit,
+        subset=_names(subset),
+        recipe=recipe,  # type: ignore[arg-type]
+        iterations=iterations,
+        inference=inference,  # type: ignore[arg-type]
+        crop=crop,
+        stride=stride,
+        neighbours=neighbours,
+        methods=_names(methods),  # type: ignore[arg-type]
+        features=features,  # type: ignore[arg-type]
+        unit=unit,  # type: ignore[arg-type]
+        eigen=eigen,
+        cache=cache,
+        seed=seed,
+        batch=batch,
+    )
+    check_data(task, data, config)  # type: ignore[arg-type] # a wrong path should not wait for a model
+    backbones = [load(model, positions=positions, device=device) for model in models]  # type: ignore[arg-type]
+    with progress("evaluate") as update:
+        table = evaluate(backbones, task=task, data=data, config=config, progress=update)  # type: ignore[arg-type]
+    if out is not None:
+        write_json(out, table.to_json())
+    print(json.dumps(table.to_json()) if as_json else table.text())
+    next_step(f"clearvit compare {' '.join(models)} FOLDER --out compare/")
+
+
+def _labelled(text: str) -> tuple[int | None, ...]:
+    """Read "5,20,all"."""
+    found: list[int | None] = []
+    for part in _names(text):
+        if part != "all" and not (part.isdecimal() and int(part) > 0):
+            raise typer.BadParameter(f"'{text}' is no list of numbers; write 5,20,60,all.")
+        found.append(None if part == "all" else int(part))
+    return tuple(found)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())

@@ -1,0 +1,48 @@
+"""`clearvit explain`: why an image of an index is like a query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearvit.cli.console import DeviceOption, JsonOption, ThreadsOption, prepare
+from clearvit.cli.search import MethodOption, ModelOption, OtherOption, open_index
+
+
+def command(
+    index: Annotated[str, typer.Argument(help="What `clearvit index` wrote.")],
+    query: Annotated[str, typer.Argument(help="An image.")],
+    hit: Annotated[str, typer.Argument(help="Name of an image in the index.")],
+    out: Annotated[Path, typer.Option("--out", help="PNG to write.")] = Path("why.png"),
+    method: MethodOption = "transport",
+    model: ModelOption = None,
+    other_model: OtherOption = False,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw which patches of a query and an image of the index match.
+
+    Example: `clearvit explain index/ query.jpg cats/03.jpg --out why.png`
+    """
+    prepare(threads)
+    pair = open_index(index, model, device, other_model).explain(query, hit, method=method)
+    path = pair.explain(out)
+    if as_json:
+        matches = [
+            {
+                "query": list(match.query),
+                "hit": list(match.hit),
+                "mass": match.mass,
+                "similarity": match.similarity,
+                "contribution": match.contribution,
+            }
+            for match in pair.explanation().strongest()
+        ]
+        numbers = {"global": pair.global_similarity, "structural": pair.structural}
+        print(json.dumps({"out": str(path), **numbers, "matches": matches}))
+    else:
+        print(path)

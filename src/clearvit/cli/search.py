@@ -1,0 +1,120 @@
+"""`clearvit search`: the images of an index that are most like a query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clearvit.cli.console import DeviceOption, JsonOption, ThreadsOption, errors, next_step, prepare
+
+if TYPE_CHECKING:
+    from clearvit.retrieval.hits import Hits
+
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Model of the queries; else the index's own, by name.")
+]
+MethodOption = Annotated[str, typer.Option(help="transport, mutual or chamfer.")]
+OtherOption = Annotated[
+    bool, typer.Option("--other-model", help="Accept a --model with other weights.")
+]
+
+
+def command(
+    index: Annotated[str, typer.Argument(help="What `clearvit index` wrote.")],
+    queries: Annotated[
+        list[str], typer.Argument(metavar="QUERY…", help="Images, or texts with --text.")
+    ],
+    k: Annotated[int, typer.Option("--k", min=1, help="How many hits.")] = 10,
+    rerank: Annotated[
+        int, typer.Option(min=0, help="How many of the nearest to compare patch by patch.")
+    ] = 0,
+    method: MethodOption = "transport",
+    weight: Annotated[
+        float | None, typer.Option(min=0.0, help="Of structure; else the guard decides.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(help="SQL over name, folder, label, bytes, width, height …")
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Queries are texts (CLIP).")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Page that explains the hits; a directory for several.")
+    ] = None,
+    model: ModelOption = None,
+    other_model: OtherOption = False,
+    device: DeviceOption = "cpu",
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the images that are most like a query.
+
+    Example: `clearvit search index/ query.jpg --k 5 --rerank 100 --html why.html`
+
+    Example: `clearvit search index/ "a red car" --text`
+    """
+    prepare(threads)
+    opened = open_index(index, model, device, other_model)
+    if text:
+        found = [opened.search_text(query, k=k, where=where) for query in queries]
+    else:
+        found = opened.search(
+            queries,
+            k=k,
+            rerank=rerank,
+            where=where,
+            method=method,
+            weight=weight,
+        )
+    if html is not None and not text:
+        _write_pages(found, html)
+    if as_json:
+        print(json.dumps([_numbers(hits) for hits in found]))
+        return
+    for hits in found:
+        _tell(hits)
+    if not text and found[0]:
+        next_step(f"clearvit explain {index} {queries[0]} {found[0].names[0]} --out why.png")
+
+
+def open_index(index: str, model: str | None, device: str, other_model: bool) -> Any:
+    """Open an index with a model of its own or another; `device` is where it runs."""
+    from clearvit.backbones.load import load
+    from clearvit.retrieval.index import Index
+
+    backbone = load(model, device=device) if model else None
+    opened = Index.open(index, backbone, other_model=other_model)
+    opened.backbone.to(device)
+    return opened
+
+
+def _tell(hits: Hits) -> None:
+    errors.print(f"{hits.query.name}: {hits.note}", markup=False, highlight=False, soft_wrap=True)
+    for hit in hits:
+        print(f"{hit.rank}\t{hit.score:.4f}\t{hit.name}")
+    if not len(hits):
+        errors.print("nothing found: the index is empty, or the filter leaves nothing")
+
+
+def _numbers(hits: Hits) -> dict[str, Any]:
+    listed = [
+        {
+            "rank": hit.rank,
+            "name": hit.name,
+            "path": hit.path,
+            "score": hit.score,
+            "global": hit.global_similarity,
+            "structural": hit.structural,
+        }
+        for hit in hits
+    ]
+    return {"query": hits.query.name, "note": hits.note, "hits": listed}
+
+
+def _write_pages(found: list[Hits], html: Path) -> None:
+    from clearvit.retrieval.explain import explain_page
+
+    for number, hits in enumerate(found, 1):
+        target = html if len(found) == 1 else html / f"{number:03d}.html"
+        errors.print(f"page: {explain_page(hits, target)}", markup=False, highlight=False)

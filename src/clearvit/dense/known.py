@@ -1,0 +1,52 @@
+"""How data sets number their classes: names, and which number in a file is which class."""
+
+from __future__ import annotations
+
+from clearvit.dense.splits import VOID
+
+Ids = tuple[tuple[int, int], ...]
+
+VOC = (
+    "background",
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("dining table", "dog", "horse", "motorbike", "person", "potted plant", "sheep", "sofa"),
+    *("train", "tv monitor"),
+)
+CITYSCAPES = (
+    *("road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign"),
+    *("vegetation", "terrain", "sky", "person", "rider", "car", "truck", "bus", "train"),
+    *("motorcycle", "bicycle"),
+)
+# The 19 label ids of Cityscapes that are evaluated, in the order of the train ids.
+_CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+# Categories of COCO that were never annotated, as numbers in the files (category - 1).
+_COCO_GAPS = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
+
+ADE20K_COUNT, COCO_STUFF_COUNT, CONTEXT_COUNT = 150, 171, 60
+
+
+def plain_ids(count: int, void: int = 255) -> Ids:
+    """Number in the file = class."""
+    return *((i, i) for i in range(count)), (void, VOID)
+
+
+def shifted_ids(count: int) -> Ids:
+    """0 in the file is no class; class 0 is number 1."""
+    return (0, VOID), *((i + 1, i) for i in range(count)), (255, VOID)
+
+
+def cityscapes_ids() -> Ids:
+    """Label ids to the 19 train ids; all others, up to 33, are void, and so is 255 for -1."""
+    place = {label: train for train, label in enumerate(_CITYSCAPES_IDS)}
+    return *((label, place.get(label, VOID)) for label in range(34)), (255, VOID)
+
+
+def coco_stuff_ids() -> Ids:
+    """Map the 182 numbers of the official pixel maps to 171 classes without gaps."""
+    used = [number for number in range(182) if number not in _COCO_GAPS]
+    return *((number, place) for place, number in enumerate(used)), (255, VOID)
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Name classes by their numbers."""
+    return tuple(f"class {i}" for i in range(count))

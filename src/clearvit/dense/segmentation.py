@@ -1,0 +1,139 @@
+"""Segmentation from frozen tokens: linear probes of three kinds, and the measuring of any scorer.
+
+The head is the one of the linear-probing protocol of DINOv2 (arXiv 2304.07193): a batch norm and
+one linear map of each patch token, upsampled bilinearly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.preprocessing import Size, fitting
+from clearvit.dense.config import EvaluateConfig
+from clearvit.dense.features import Features
+from clearvit.dense.linear import LinearHead, fit_logistic
+from clearvit.dense.metrics import segmentation_row
+from clearvit.dense.patches import patch_labels
+from clearvit.dense.splits import MaskSplit, read_photo
+from clearvit.dense.windows import averaged, windows
+from clearvit.errors import ImageError
+
+Scorer = Callable[[Tensor], Tensor]
+"""Maps patch tokens (N, C) to scores of the classes (N, K)."""
+Grid = tuple[int, int]
+Progress = Callable[[int, int], None]
+
+
+def labelled_patches(
+    features: Features, split: MaskSplit, chosen: Sequence[int], *, most: int, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Collect patches of some images: tokens (M, C), class shares (M, K), weights (M,).
+
+    Patches without a valid pixel are left out. Beyond `most`, each image gives an equal number.
+    """
+    quota = max(1, most // max(len(chosen), 1))
+    chance = torch.Generator().manual_seed(seed)
+    parts = []
+    for index in chosen:
+        shares, weights = patch_labels(split.read(index), features.grid, len(split.classes))
+        kept = weights.nonzero()[:, 0]
+        if len(kept) > quota:
+            kept = kept[torch.randperm(len(kept), generator=chance)[:quota].sort().values]
+        parts.append((features.patches([index])[0][kept], shares[kept], weights[kept]))
+    tokens, shares, weights = (torch.cat(part) for part in zip(*parts, strict=True))
+    if not len(tokens):
+        raise ImageError(f"all pixels of '{split.masks[chosen[0]]}' and the other masks are void.")
+    return tokens, shares, weights
+
+
+def fit_fast(
+    features: Features, split: MaskSplit, chosen: Sequence[int], config: EvaluateConfig, seed: int
+) -> LinearHead:
+    """Fit the linear probe to cached patches: logistic regression on the shares of the classes."""
+    x, y, weights = labelled_patches(features, split, chosen, most=config.patches, seed=seed)
+    return fit_logistic(x, y, weights=weights, penalty=config.penalty)
+
+
+def upsampled(scores: Tensor, grid: Grid, size: Size) -> Tensor:
+    """Resize scores (N, K) bilinearly to (K, height, width)."""
+    table = scores.T.unflatten(1, grid)[None]
+    return F.interpolate(table, size, mode="bilinear", align_corners=False)[0]
+
+
+def measure_whole(
+    scorers: Sequence[Scorer],
+    features: Features,
+    split: MaskSplit,
+    progress: Progress | None = None,
+) -> list[NDArray[np.float64]]:
+    """Score every image in one piece; rows of `segmentation_row`, (V, 3 K), for each scorer."""
+    rows: list[list[NDArray[np.float64]]] = [[] for _ in scorers]
+    for index in range(len(split)):
+        mask = split.read(index)
+        tokens = features.patches([index])[0]
+        for mine, scorer in zip(rows, scorers, strict=True):
+            scores = upsampled(scorer(tokens), features.grid, (mask.shape[0], mask.shape[1]))
+            mine.append(_row(scores, mask, split))
+        if progress:
+            progress(index + 1, len(split))
+    return [np.stack(mine) for mine in rows]
+
+
+def measure_sliding(
+    scorers: Sequence[Scorer],
+    backbone: Backbone,
+    split: MaskSplit,
+    config: EvaluateConfig,
+    progress: Progress | None = None,
+) -> list[NDArray[np.float64]]:
+    """Score every image by windows at its own aspect ratio; all scorers share the passes."""
+    rows: list[list[NDArray[np.float64]]] = [[] for _ in scorers]
+    for index in range(len(split)):
+        mask = split.read(index)
+        answers = _slide(scorers, backbone, split, index, config)
+        for mine, scores in zip(rows, answers, strict=True):
+            size = (mask.shape[0], mask.shape[1])
+            resized = F.interpolate(scores[None], size, mode="bilinear", align_corners=False)[0]
+            mine.append(_row(resized, mask, split))
+        if progress:
+            progress(index + 1, len(split))
+    return [np.stack(mine) for mine in rows]
+
+
+def _slide(
+    scorers: Sequence[Scorer],
+    backbone: Backbone,
+    split: MaskSplit,
+    index: int,
+    config: EvaluateConfig,
+) -> Iterator[Tensor]:
+    """Run the windows of one image; averaged scores (K, height, width) of each scorer."""
+    image = read_photo(split.images[index])
+    side = min(backbone.fitting_size(config.size))
+    crop = fitting((config.crop or side, config.crop or side), backbone.patch)
+    stride = config.stride or max(1, round(crop[0] * 341 / 518))
+    factor = max(side, *crop) / min(image.height, image.width)
+    height, width = round(image.height * factor), round(image.width * factor)
+    pixels = backbone.preprocessing(image, (height, width)).to(backbone.device, backbone.dtype)
+    places = windows((height, width), crop, stride)
+    maps = []
+    with torch.no_grad():
+        for start in range(0, len(places), config.batch):
+            some = places[start : start + config.batch]
+            stacked = torch.stack([pixels[:, t:b, le:r] for t, le, b, r in some])
+            tokens = backbone.forward(stacked)
+            maps += [(patches.float().cpu(), tokens.grid) for patches in tokens.patches]
+    for scorer in scorers:
+        parts = ((p, upsampled(scorer(m), g, crop)) for p, (m, g) in zip(places, maps, strict=True))
+        yield averaged(parts, (height, width))
+
+
+def _row(scores: Tensor, mask: NDArray[np.int64], split: MaskSplit) -> NDArray[np.float64]:
+    return segmentation_row(scores.argmax(0).cpu().numpy(), mask, len(split.classes))

@@ -1,0 +1,67 @@
+"""A pruned backbone on disk: the dense model as always, and beside it what makes it pruned."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from clearvit.backbones.blueprint import load_exactly
+from clearvit.backbones.positions import PositionRule
+from clearvit.backbones.saved import load_saved, save_backbone
+from clearvit.errors import ModelError, StoreError
+from clearvit.files import write_json, written_whole
+from clearvit.prune.budgets import planned
+from clearvit.prune.predictor import Predictors
+from clearvit.prune.pruned import PrunedBackbone
+from clearvit.shards.plan import read_json
+
+MARKER, PREDICTORS = "pruned.json", "predictors.safetensors"
+FORMAT = 1
+
+
+def save_pruned(pruned: PrunedBackbone, out: str | Path) -> Path:
+    """Write a pruned backbone to a directory; `clearvit.load("dir:OUT")` restores it exactly.
+
+    `timm.create_model("local-dir:OUT", pretrained=True)` loads the network without its pruning.
+    """
+    folder = save_backbone(pruned.dense, out)  # takes the marker of an older model away
+    if pruned.predictors is None:
+        (folder / PREDICTORS).unlink(missing_ok=True)
+    else:
+        state = pruned.predictors.state_dict()
+        plain = {key: t.detach().cpu().contiguous() for key, t in state.items()}
+        with written_whole(folder / PREDICTORS) as temporary:
+            save_file(plain, temporary, metadata={"format": "pt"})
+    content = {"format": FORMAT, "learned": pruned.predictors is not None}
+    write_json(folder / MARKER, content | dataclasses.asdict(pruned.plan))
+    return folder
+
+
+def load_pruned(path: str | Path, positions: PositionRule | None = None) -> PrunedBackbone:
+    """Load what `save_pruned` wrote."""
+    folder = Path(path)
+    try:
+        content = read_json(folder / MARKER)
+    except StoreError as error:
+        raise ModelError(f"'{folder}' holds no pruned model: {error}") from error
+    if content.get("format") != FORMAT:
+        raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
+    dense = load_saved(folder, positions)
+    try:
+        options = {key: content[key] for key in ("keep", "stages", "scorer", "fill", "budget")}
+        learned = bool(content["learned"])
+    except KeyError as error:
+        raise ModelError(
+            f"'{folder / MARKER}' does not say {error}; save the model again."
+        ) from error
+    plan = planned(dense.depth, **options)
+    predictors = Predictors(dense.width, len(plan.stages)) if learned else None
+    if predictors is not None:
+        try:
+            load_exactly(predictors, load_file(folder / PREDICTORS), str(folder / PREDICTORS))
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"cannot read '{folder / PREDICTORS}': {error}") from error
+    return PrunedBackbone(dense, plan, predictors)

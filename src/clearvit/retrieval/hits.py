@@ -1,0 +1,119 @@
+"""What a search returns: a ranked list that can say why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from PIL import Image
+
+from clearvit.errors import ImageError
+from clearvit.retrieval.describe import Described, Recipe
+from clearvit.retrieval.explanation import Explanation, explain_pair
+from clearvit.retrieval.matching import Matching
+from clearvit.retrieval.store import Entry
+
+if TYPE_CHECKING:
+    from clearvit.retrieval.index import Index
+
+# A pair that was not ranked by structure is shown with what has a counterpart.
+ILLUSTRATION = Matching(mass="auto")
+
+
+@dataclass(frozen=True)
+class Query:
+    """What was searched for."""
+
+    name: str
+    described: Described | None = field(default=None, repr=False)  # None: a text
+    source: str | Path | Image.Image | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One image that was found."""
+
+    rank: int  # from 1
+    score: float  # global + weight x structural similarity
+    global_similarity: float  # cosine of the descriptors
+    structural: float | None  # None: the patches were not compared
+    weight: float  # of structure in the score
+    entry: Entry  # name, path, folder, label, bytes, mtime, width and height
+    query: Query = field(repr=False, compare=False)
+    matching: Matching = field(repr=False)
+    index: Index = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Name in the index."""
+        return self.entry.name
+
+    @property
+    def path(self) -> str:
+        """Where the file was when it was indexed; empty for a picture in memory."""
+        return self.entry.path
+
+    @property
+    def label(self) -> str:
+        """Folder it lies in."""
+        return self.entry.label
+
+    def explanation(self) -> Explanation:
+        """Take the score apart; patches that were not compared for it are compared now."""
+        if self.query.described is None:
+            raise ImageError("a text has no patches; only hits of an image can be explained.")
+        rows = self.index.store.fetch([self.name])
+        if rows.described is None or not rows.entries:
+            raise ImageError(f"'{self.name}' is no longer in the index; search again.")
+        recipe: Recipe = self.index.recipe
+        return explain_pair(
+            self.query.described.locals(recipe),
+            rows.described.locals(recipe),
+            recipe.grid,
+            matching=self.matching if self.structural is not None else ILLUSTRATION,
+            global_similarity=self.global_similarity,
+            weight=self.weight,
+        )
+
+    def explain(self, path: str | Path) -> Path:
+        """Draw query and hit with their strongest matches, and write the picture as PNG."""
+        from clearvit.report.figure import save_figure
+        from clearvit.retrieval.explain import draw_explanation
+
+        return save_figure(draw_explanation(self), path)
+
+
+class Hits(Sequence[Hit]):
+    """Hits from best to worst.
+
+    Attributes:
+        query: What was searched for.
+        note: How the ranking came about, as a sentence.
+    """
+
+    def __init__(self, hits: Sequence[Hit], *, query: Query, note: str) -> None:
+        self._hits = tuple(hits)
+        self.query = query
+        self.note = note
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Hit, ...]: ...
+    def __getitem__(self, place: int | slice) -> Hit | tuple[Hit, ...]:
+        """Give one hit, or a tuple of them for a slice."""
+        return self._hits[place]
+
+    def __len__(self) -> int:
+        return len(self._hits)
+
+    def __repr__(self) -> str:
+        lines = [f"{hit.rank:4d}  {hit.score:.4f}  {hit.name}" for hit in self._hits]
+        return "\n".join([f"Hits of '{self.query.name}'. {self.note}", *lines])
+
+    @property
+    def names(self) -> list[str]:
+        """Names in the index, best first."""
+        return [hit.name for hit in self._hits]

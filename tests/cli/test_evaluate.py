@@ -1,0 +1,37 @@
+import json
+
+import pytest
+
+from clearvit.errors import ClearvitError
+from tests.cli.test_cli import invoke, model  # noqa: F401 - a fixture
+from tests.dense.made_data import voc_masks
+
+
+def test_the_table_and_the_file(model, tmp_path):  # noqa: F811
+    voc = voc_masks(tmp_path / "voc")
+    line = ("evaluate", model, "--task", "segmentation", "--data", voc, "--labelled", "2,all")
+    out = tmp_path / "result.json"
+    done = invoke(*line, "--draws", 2, "--subset", "background,aeroplane", "--json", "--out", out)
+    assert done.exit_code == 0, done.output
+    numbers = json.loads(done.stdout)
+    assert numbers == json.loads(out.read_text("utf-8"))
+    assert [row["labelled"] for row in numbers["rows"]] == [2, 6]
+    assert set(numbers["rows"][0]["values"]) == {"mIoU", "mAcc", "pixels", "mIoU of 2"}
+    done = invoke(*line, "--cache", tmp_path / "cache", "--size", 16)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0].startswith("model") and "mIoU" in done.stdout
+    assert any((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("demo",), ("demo", "--task", "depth", "--data", "x", "--labelled", "few")]
+)
+def test_wrong_usage(arguments):
+    assert invoke("evaluate", *arguments).exit_code == 2
+
+
+def test_data_is_looked_for_before_a_model_is_loaded(tmp_path):
+    done = invoke("evaluate", "demoo", "--task", "segmentation", "--data", tmp_path / "nowhere")
+    assert isinstance(done.exception, ClearvitError) and "is no folder" in str(done.exception)
+    done = invoke("evaluate", "demoo", "--task", "sleep", "--data", tmp_path)
+    assert isinstance(done.exception, ClearvitError) and "task is 'sleep'" in str(done.exception)

@@ -1,0 +1,204 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from clearvit.dense.augment import augmented
+from clearvit.dense.config import EvaluateConfig
+from clearvit.dense.features import drawn, extracted, spread
+from clearvit.dense.layouts import read_masks
+from clearvit.dense.linear import LinearHead, Ridge, fit_logistic, head_of
+from clearvit.dense.patches import patch_labels, patch_means, resized_nearest
+from clearvit.dense.segmentation import (
+    fit_fast,
+    labelled_patches,
+    measure_sliding,
+    measure_whole,
+    upsampled,
+)
+from clearvit.dense.sgd import cached_batches, fit_steps, live_batches, new_head, rounds
+from clearvit.dense.windows import averaged, windows
+from tests.dense.made_data import voc_masks
+
+RED_BLUE = ("background", "aeroplane")
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory):
+    root = voc_masks(tmp_path_factory.mktemp("voc"))
+    return read_masks(root, split="train"), read_masks(root, split="val")
+
+
+@pytest.fixture(scope="module")
+def features(tiny, splits):
+    with extracted(tiny, splits[0]) as train, extracted(tiny, splits[1]) as val:
+        yield train, val
+
+
+def test_patch_labels_by_hand():
+    mask = np.array([[0, 0, 1, 1], [0, 1, 1, 1], [-1, -1, 2, 2], [-1, 0, 2, 2]])
+    shares, weights = patch_labels(mask, (2, 2), 3)
+    assert shares.tolist() == [[0.75, 0.25, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    assert weights.tolist() == [1, 1, 0.25, 1]
+
+
+def test_patch_means_and_uneven_patches():
+    values = np.arange(15, dtype=float).reshape(3, 5)
+    means, weights = patch_means(values, values != 14, (2, 2))
+    # Pixels go by their corner: rows 0, 1 | 2 and columns 0, 1, 2 | 3, 4.
+    assert means.tolist() == [3.5, 6.0, 11.0, 13.0]
+    assert weights.tolist() == [1, 1, 1, 0.5]
+
+
+def test_resizing_a_mask_mixes_nothing():
+    mask = np.array([[0, 5], [9, -1]])
+    assert resized_nearest(mask, (4, 2)).tolist() == [[0, 5], [0, 5], [9, -1], [9, -1]]
+    assert resized_nearest(resized_nearest(mask, (6, 6)), (2, 2)).tolist() == mask.tolist()
+
+
+def test_windows_cover_and_the_last_is_clamped():
+    assert windows((5, 10), (4, 4), 3) == [
+        (top, left, top + 4, left + 4) for top in (0, 1) for left in (0, 3, 6)
+    ]
+    assert windows((4, 4), (8, 8), 3) == [(0, 0, 4, 4)]
+    places = windows((1, 5), (1, 3), 2)
+    parts = [(place, torch.full((1, 1, 3), float(i))) for i, place in enumerate(places)]
+    assert averaged(parts, (1, 5)).flatten().tolist() == [0, 0, 0.5, 1, 1]
+    with pytest.raises(ValueError, match="do not cover"):
+        averaged(parts[:1], (1, 5))
+
+
+def test_draws_are_nested_and_seeded():
+    few, more = drawn(30, 5, 3), drawn(30, 20, 3)
+    assert len(few) == 5 and set(few) <= set(more) and few == drawn(30, 5, 3)
+    assert few != drawn(30, 5, 4) and drawn(4, 9, 0) == drawn(4, None, 0) == [0, 1, 2, 3]
+    assert spread(10, 3) == [0, 4, 9] and spread(3, None) == [0, 1, 2]
+
+
+def test_logistic_regression_agrees_with_scikit_learn():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x = torch.randn(80, 4) * torch.tensor([1.0, 5.0, 0.1, 1.0]) + 2
+    labels = (x[:, 0] + x[:, 1] / 5 + torch.randn(80)).gt(2.4).long() + (x[:, 3] > 3).long()
+    head = fit_logistic(x, F.one_hot(labels, 3).float(), penalty=0.05, steps=300)
+    standard = ((x - x.mean(0)) / x.std(0, correction=0)).numpy()
+    peer = linear_model.LogisticRegression(C=1 / (0.05 * 80), tol=1e-8, max_iter=1000)
+    expected = peer.fit(standard, labels).predict_proba(standard)
+    assert np.allclose(head(x).softmax(1).numpy(), expected, atol=2e-3)
+
+
+def test_soft_and_weighted_labels_are_repeated_rows():
+    x = torch.randn(20, 3)
+    soft = torch.full((20, 2), 0.5)
+    soft[x[:, 0] > 0] = torch.tensor([0.25, 0.75])
+    twice = torch.cat([x, x])
+    hard = F.one_hot(torch.arange(2).repeat_interleave(20), 2).float()
+    weights = torch.cat([soft[:, 0], soft[:, 1]])
+    one, two = fit_logistic(x, soft), fit_logistic(twice, hard, weights=weights)
+    assert torch.allclose(one.weight, two.weight, atol=1e-3)
+
+
+def test_ridge_from_sums_is_the_plain_solution():
+    x, y, weights = torch.randn(50, 4) + 1, torch.randn(50, 2), torch.rand(50)
+    ridge = Ridge(4, 2)
+    for rows in torch.arange(50).split(13):
+        ridge.add(x[rows], y[rows], weights[rows])
+    head = ridge.solve(penalty=0.1)
+    w = (weights / weights.sum()).double()
+    mean, middle = w @ x.double(), w @ y.double()
+    deviation = (w @ (x - mean).square()).sqrt()
+    z = (x - mean) / deviation
+    left = z.T @ (w[:, None] * z) + 0.1 * torch.eye(4)
+    beta = torch.linalg.solve(left, z.T @ (w[:, None] * (y - middle)))
+    assert torch.allclose(head(x).double(), z @ beta + middle, atol=1e-5)
+
+
+def test_a_batch_norm_folds_into_the_head():
+    norm, conv = new_head(5, 3, seed=0, device=torch.device("cpu"))
+    with torch.no_grad():
+        for tensor in (norm.weight, norm.bias, conv.bias, norm.running_mean):
+            tensor.copy_(torch.randn_like(tensor))
+        norm.running_var.copy_(torch.rand(5) + 0.5)
+        norm.eval()
+        x = torch.randn(2, 5, 4, 4)
+        assert torch.allclose(head_of(norm, conv).on_map(x), conv(norm(x)), atol=1e-5)
+
+
+def test_void_patches_are_left_out_and_images_give_equal_numbers(features, splits):
+    tokens, labels, weights = labelled_patches(features[0], splits[0], [0, 1], most=1000)
+    assert len(tokens) == len(labels) == 32 and labels.shape[1] == 21
+    assert weights.min() == pytest.approx(7 / 8)  # one column of eight is void
+    assert len(labelled_patches(features[0], splits[0], [0, 1], most=10)[0]) == 10
+
+
+def mean_iou(rows):
+    hits, true, guess = rows.sum(0).reshape(3, 21)[:, :2]
+    return 100 * np.mean(hits / (true + guess - hits))
+
+
+def test_the_fast_probe_learns_the_colour(features, splits):
+    head = fit_fast(features[0], splits[0], range(6), EvaluateConfig(), seed=0)
+    again = fit_fast(features[0], splits[0], range(6), EvaluateConfig(), seed=0)
+    assert torch.equal(head.weight, again.weight)
+    constant = LinearHead(torch.zeros(21, 24), torch.eye(21)[1])
+    rows = measure_whole([head, constant], features[1], splits[1])
+    assert rows[0].shape == (4, 63)
+    assert mean_iou(rows[0]) > 60 > 40 > mean_iou(rows[1])
+
+
+def test_the_stepwise_probe_learns_the_colour(features, splits):
+    batches = cached_batches(features[0], splits[0], range(6), seed=0, device=torch.device("cpu"))
+    head = fit_steps(batches, classes=21, steps=150)
+    assert mean_iou(measure_whole([head], features[1], splits[1])[0]) > 55
+
+
+def test_batches_go_through_all_images_before_any_comes_twice():
+    some = list(itertools.islice(rounds([3, 4, 5], 2, np.random.default_rng(0)), 3))
+    flat = [i for part in some for i in part]
+    assert sorted(flat[:3]) == sorted(flat[3:]) == [3, 4, 5]
+
+
+def test_one_window_as_large_as_the_image_is_the_whole_image(tiny, features, splits):
+    head = LinearHead(torch.randn(21, 24), torch.zeros(21))
+    whole = measure_whole([head], features[1], splits[1])[0]
+    slid = measure_sliding([head], tiny, splits[1], EvaluateConfig(inference="slide"))[0]
+    # Half precision on disk may move single pixels.
+    assert np.abs(whole - slid).max() <= 16 and (whole[:, 21:42] == slid[:, 21:42]).all()
+
+
+def test_sliding_windows_answer_for_every_valid_pixel(tiny, splits):
+    heads = [LinearHead(torch.randn(21, 24), torch.zeros(21)) for _ in range(2)]
+    config = EvaluateConfig(inference="slide", size=64, crop=32, stride=20)
+    rows = measure_sliding(heads, tiny, splits[1], config)
+    assert len(rows) == 2 and (rows[0][:, 42:].sum(1) == 32 * 31).all()
+
+
+def test_upsampling_is_bilinear():
+    found = upsampled(torch.tensor([[0.0], [1.0]]), (1, 2), (1, 4))
+    assert found.flatten().tolist() == [0, 0.25, 0.75, 1]
+
+
+def test_augmentation_moves_mask_and_image_together():
+    mask = np.zeros((20, 30), dtype=np.int64)
+    mask[5:15, 10:25] = 1
+    image = Image.fromarray((mask[..., None] * [250, 250, 250]).astype(np.uint8))
+    for seed in range(12):
+        chance = np.random.default_rng(seed)
+        photo, labels = augmented(image, mask, crop=(24, 24), fill=(0, 0, 0), chance=chance)
+        assert photo.size == (24, 24) and labels.shape == (24, 24)
+        assert set(np.unique(labels)) <= {-1, 0, 1} and (labels >= 0).any()
+        values = np.asarray(photo).mean(2)
+        if (labels == 1).sum() > 20 and (labels == 0).sum() > 20:
+            assert np.median(values[labels == 1]) > np.median(values[labels == 0]) + 50
+
+
+def test_the_recipe_of_the_paper_runs_the_network(tiny, splits):
+    batches = live_batches(tiny, splits[0], [0, 1], size=(32, 32), seed=0)
+    tokens, masks = next(batches)
+    assert tokens.shape == (8, 24, 4, 4) and masks.shape == (8, 32, 32)
+    assert not tokens.requires_grad
+    again = next(live_batches(tiny, splits[0], [0, 1], size=(32, 32), seed=0))
+    assert torch.equal(masks, again[1])
+    assert fit_steps(batches, classes=21, steps=2).weight.isfinite().all()

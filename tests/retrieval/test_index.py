@@ -1,0 +1,401 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from clearvit.backbones.load import load
+from clearvit.errors import ImageError, ModelError, StoreError
+from clearvit.prune.prune import prune
+from clearvit.retrieval.filling import IndexConfig
+from clearvit.retrieval.index import Index
+from clearvit.retrieval.matching import Locals, Matching
+from clearvit.retrieval.pooling import pool
+from clearvit.retrieval.rerank import rerank_list
+from tests.conftest import tiny_network
+from tests.images.hostile import write_hostile
+
+pytest.importorskip("lancedb")
+ROOT = Path(__file__).parents[2]
+
+
+def write_photos(folder, count, seed=0):
+    """Smooth random photos in two folders, 0.png, 1.png and so on."""
+    generator = np.random.default_rng(seed)
+    for i in range(count):
+        path = folder / ("cats" if i % 2 else "dogs") / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        small = Image.fromarray(generator.integers(0, 255, (3, 4, 3), dtype=np.uint8))
+        small.resize((40, 30), Image.Resampling.BICUBIC).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("photos"), 9)
+
+
+@pytest.fixture(scope="module")
+def index(tiny, photos, tmp_path_factory):
+    """Never written to by a test."""
+    return Index.build(tiny, photos, out=tmp_path_factory.mktemp("index") / "index")
+
+
+@pytest.fixture
+def small(tiny, tmp_path):
+    """An index of three photos that a test may change."""
+    photos = write_photos(tmp_path / "photos", 3, seed=5)
+    return Index.build(tiny, photos, out=tmp_path / "index"), photos
+
+
+def test_a_photo_finds_itself_and_all_cosines_are_those_of_the_class_tokens(index, tiny, photos):
+    hits = index.search(photos / "cats/3.png", k=20)
+    assert hits.names[0] == "cats/3.png" and hits[0].score == pytest.approx(1, abs=1e-5)
+    paths = [photos / name for name in index.names]
+    descriptors = F.normalize(tiny.tokens(paths).cls, dim=-1)
+    cosines = descriptors @ descriptors[index.names.index("cats/3.png")]
+    order = cosines.argsort(descending=True).tolist()
+    assert hits.names == [index.names[i] for i in order]
+    scores = torch.tensor([hit.score for hit in hits])
+    torch.testing.assert_close(scores, cosines[order], atol=1e-5, rtol=0)
+
+
+def test_k_beyond_the_index_gives_all_of_it(index, photos):
+    assert len(index.search(photos / "dogs/0.png", k=1000, rerank=500, weight=1.0)) == 9
+
+
+def test_a_list_gives_a_list_and_pictures_in_memory_are_queries_too(index, photos):
+    memory = Image.open(photos / "dogs/2.png")
+    found = index.search([photos / "dogs/0.png", memory], k=1)
+    assert [hits.names for hits in found] == [["dogs/0.png"], ["dogs/2.png"]]
+
+
+@pytest.mark.parametrize("method", ["transport", "mutual", "chamfer"])
+def test_reranking_equals_rerank_list_on_tokens(index, tiny, photos, method):
+    hits = index.search(photos / "cats/1.png", k=9, rerank=4, weight=0.5, method=method)
+    names = index.search(photos / "cats/1.png", k=9).names
+    tokens = tiny.tokens([photos / name for name in names], capture="prefix_attention")
+    attention = tokens.prefix_attention[-1][:, :, 0, 1:].mean(1)
+    images = Locals(
+        F.normalize(pool(tokens.patches, tokens.grid, (4, 4)), dim=-1),
+        attention / attention.sum(1, keepdim=True),
+    )
+    descriptors = F.normalize(tokens.cls, dim=-1)
+    expected = rerank_list(
+        descriptors[:4] @ descriptors[0], images[:1], images[:4], method=method, weight=0.5
+    )
+    wanted = [names[i] for i in expected.order[0].tolist()] + names[4:]
+    assert hits.names == wanted
+    scores = torch.tensor([hit.score for hit in hits[:4]])
+    # patches are kept in float16
+    torch.testing.assert_close(scores, expected.score[0][expected.order[0]], atol=2e-3, rtol=0)
+    assert hits[4].structural is None and "0.5" in hits.note
+
+
+def test_the_guard_keeps_the_global_ranking_of_a_small_collection_and_says_so(index, photos):
+    hits = index.search(photos / "cats/1.png", rerank=5)
+    assert "global ranking is kept" in hits.note
+    assert hits.names == index.search(photos / "cats/1.png").names
+    assert index.store.recall(repr(Matching())) is not None
+
+
+def test_filters_use_what_is_known_of_files(index, photos):
+    hits = index.search(photos / "dogs/0.png", where="label = 'cats' AND width = 40")
+    assert {hit.label for hit in hits} == {"cats"} and len(hits) == 4
+    assert len(index.search(photos / "dogs/0.png", where="bytes > 1000000000")) == 0
+
+
+@pytest.mark.parametrize("where", ["labbel = 'cats'", "label = = 'cats'", "bytes = 'x'"])
+def test_a_filter_with_a_mistake_is_one_sentence(index, photos, where):
+    with pytest.raises(StoreError, match="filter") as error:
+        index.search(photos / "dogs/0.png", where=where)
+    assert "label" in str(error.value) and "cargo" not in str(error.value)
+
+
+def test_queries_that_are_no_image_are_refused(index, photos, tmp_path):
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no image")
+    for query in (bad, tmp_path / "missing.jpg", photos, []):
+        with pytest.raises(ImageError):
+            index.search(query)
+    with pytest.raises(ModelError, match="transprt"):
+        index.search(photos / "dogs/0.png", rerank=2, weight=1.0, method="transprt")
+    with pytest.raises(StoreError, match="k is 0"):
+        index.search(photos / "dogs/0.png", k=0)
+
+
+def test_texts_need_a_joint_space(index):
+    with pytest.raises(ModelError, match="CLIP"):
+        index.search_text("a red car")
+
+
+def test_text_queries_of_a_model_with_a_text_tower(photos, tmp_path):
+    backbone = load(tiny_network(num_classes=12))
+    embedded = backbone.network.forward_head  # the projection of CLIP-like models
+
+    class Tower:
+        def encode(self, texts):
+            pixels = next(backbone.pixels([photos / text for text in texts]))
+            with torch.no_grad():
+                return F.normalize(embedded(backbone.network.forward_features(pixels)), dim=-1)
+
+        def to(self, device):
+            return self
+
+    backbone.text = Tower()
+    index = Index.build(backbone, photos, out=tmp_path / "index")
+    assert index.recipe.descriptor == "joint" and index.recipe.channels == 12
+    hits = index.search_text("cats/5.png", k=2)
+    assert hits.names[0] == "cats/5.png" and hits[0].score == pytest.approx(1, abs=1e-4)
+    with pytest.raises(ImageError, match="text has no patches"):
+        hits[0].explanation()
+    with pytest.raises(ModelError, match="descriptors"):
+        index.search(photos / "cats/5.png", rerank=2, weight=1, method=Matching(cross=True))
+
+
+def test_building_again_reads_nothing_and_doubles_nothing(small, tiny):
+    index, photos = small
+    again = Index.build(tiny, photos, out=index.store.place)
+    assert again.changes.added == () and again.changes.unchanged == 3 and len(again) == 3
+
+
+def test_add_remove_and_refresh_touch_only_what_changed(small, tmp_path):
+    index, photos = small
+    before = index.search(photos / "dogs/0.png", k=1)[0].entry
+    write_photos(photos, 5, seed=5)  # rewrites the first three with the same pixels
+    (photos / "cats/1.png").unlink()
+    changes = index.refresh(photos)
+    assert changes.removed == ("cats/1.png",)
+    assert set(changes.added) == {"cats/3.png", "dogs/4.png"}
+    assert set(changes.changed) == {"dogs/0.png", "dogs/2.png"}  # by their time
+    assert index.search(photos / "dogs/0.png", k=1)[0].entry.mtime > before.mtime
+    assert index.refresh(photos).unchanged == 4
+    index.remove("dogs/0.png")
+    assert len(index) == 3
+    with pytest.raises(StoreError, match=r"Closest: dogs/2.png"):
+        index.remove(["cats/3.png", "dogs/22.png"])
+    assert len(index) == 3
+    assert index.add(photos).added == ("dogs/0.png",)
+
+
+def test_files_that_turn_bad_leave_the_index_when_it_is_refreshed(small):
+    index, photos = small
+    (photos / "dogs/0.png").write_bytes(b"broken")
+    changes = index.refresh(photos)
+    assert [bad.name for bad in changes.skipped] == ["dogs/0.png"]
+    assert changes.removed == ("dogs/0.png",) and len(index) == 2
+
+
+def test_another_folder_with_the_same_names_is_refused_without_a_prefix(small, tmp_path):
+    index, _ = small
+    other = write_photos(tmp_path / "other", 2, seed=9)
+    with pytest.raises(StoreError, match="prefix"):
+        index.add(other)
+    assert len(index) == 3
+    assert set(index.add(other, prefix="other/").added) == {"other/cats/1.png", "other/dogs/0.png"}
+    assert index.search(other / "cats/1.png", k=1).names == ["other/cats/1.png"]
+
+
+def test_a_moved_folder_keeps_its_numbers_and_gets_its_new_path(small, tmp_path):
+    index, photos = small
+    moved = tmp_path / "moved"
+    photos.rename(moved)
+    changes = index.refresh(moved)
+    assert len(changes.moved) == 3 and not changes.changed
+    assert index.search(moved / "cats/1.png", k=1)[0].path == str(moved / "cats/1.png")
+
+
+def test_hostile_files_are_skipped_and_an_empty_folder_is_an_error(tiny, tmp_path):
+    folder = write_photos(tmp_path / "photos", 3)
+    write_hostile(folder, 12)
+    index = Index.build(tiny, folder, out=tmp_path / "index", config=IndexConfig(batch=2, commit=2))
+    assert len(index) == 3 and len(index.changes.skipped) == 12
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ImageError, match="no images"):
+        Index.build(tiny, tmp_path / "empty", out=tmp_path / "index")
+    with pytest.raises(ImageError, match="no images"):
+        index.refresh(tmp_path / "empty")
+    assert len(index) == 3
+
+
+def test_names_with_quotes_and_other_letters(tiny, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    names = ["it's.png", 'a"b.png', "naïve ☃.png", "100%_x.png"]
+    for i, name in enumerate(names):
+        Image.new("RGB", (8, 8), (60 * i, 255 - 60 * i, 128)).save(folder / name)
+    index = Index.build(tiny, folder, out=tmp_path / "index")
+    assert index.names == sorted(names)
+    assert index.explain(folder / names[1], "it's.png").entry.name == "it's.png"
+    index.remove(names)
+    assert len(index) == 0
+    assert len(index.search(folder / names[0])) == 0
+    assert len(index.search(folder / names[0], rerank=5)) == 0
+
+
+def test_another_model_may_neither_continue_nor_ask(index, photos, tiny, tmp_path):
+    torch.manual_seed(1)
+    other = load(tiny_network())
+    with torch.no_grad():
+        other.network.cls_token.add_(1)
+    with pytest.raises(StoreError, match="overwrite"):
+        Index.build(other, photos, out=index.store.place)
+    with pytest.raises(StoreError, match="other_model=True"):
+        Index.open(index.store.place, other)
+    with pytest.raises(StoreError, match="32 channels"):
+        Index.open(index.store.place, load(tiny_network(embed_dim=32, num_heads=2)))
+    with pytest.raises(StoreError, match="grid was"):
+        Index.build(tiny, photos, out=index.store.place, config=IndexConfig(grid=2))
+    with pytest.warns(UserWarning, match="one model"):
+        allowed = Index.open(index.store.place, other, other_model=True)
+    assert "one model" in allowed.search(photos / "dogs/0.png").note
+    with pytest.raises(StoreError, match="not write"):
+        allowed.add(photos)
+    with pytest.raises(ModelError, match=r"Index\.open\(path, backbone"):
+        Index.open(index.store.place).search(photos / "dogs/0.png")
+
+
+def test_a_pruned_copy_of_the_model_may_ask(index, tiny, photos):
+    opened = Index.open(index.store.place, prune(tiny, keep=0.7))
+    assert "pruned" in opened.note
+    assert opened.search(photos / "dogs/0.png", rerank=3, weight=1.0).names[0] == "dogs/0.png"
+
+
+def test_the_default_size_of_the_model_does_not_matter(index, tiny, photos):
+    assert Index.open(index.store.place, tiny.resized(64)).note == ""
+
+
+def test_no_index_and_foreign_folders(tiny, photos, tmp_path):
+    with pytest.raises(StoreError, match="no index"):
+        Index.open(tmp_path / "nothing", tiny)
+    assert not (tmp_path / "nothing").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.tex").write_text("precious")
+    with pytest.raises(StoreError, match="not empty"):
+        Index.build(tiny, photos, out=tmp_path / "full")
+    half = tmp_path / "half/images.lance/data"  # a build killed in its first write
+    half.mkdir(parents=True)
+    (half / "x.lance").write_bytes(b"PAR")
+    with pytest.raises(StoreError, match="no index"):
+        Index.open(tmp_path / "half", tiny)
+    assert len(Index.build(tiny, photos, out=tmp_path / "half")) == 9
+
+
+def test_lost_files_are_one_sentence(small):
+    index, photos = small
+    for path in sorted((photos.parent / "index/images.lance/data").iterdir()):
+        path.unlink()
+    with pytest.raises(StoreError, match="--overwrite"):
+        index.search(photos / "dogs/0.png")
+
+
+def test_models_without_class_token_use_the_mean(photos, tmp_path):
+    backbone = load(tiny_network(class_token=False, global_pool="avg"))
+    index = Index.build(backbone, photos, out=tmp_path / "index")
+    assert (index.recipe.descriptor, index.recipe.marginal) == ("mean", "uniform")
+    assert index.search(photos / "cats/7.png", rerank=4, weight=1.0).names[0] == "cats/7.png"
+
+
+def test_rollout_marginals_do_not_depend_on_the_batch(tiny, photos, tmp_path):
+    one, many = (
+        Index.build(
+            tiny,
+            photos,
+            out=tmp_path / str(batch),
+            config=IndexConfig(marginal="rollout", batch=batch, grid=2),
+        )
+        for batch in (1, 9)
+    )
+    ours, theirs = (i.store.fetch(one.names).described.weights for i in (one, many))
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ours.sum(1), torch.ones(9))
+
+
+def test_an_approximate_search_finds_what_an_exact_one_finds(tiny, tmp_path):
+    generator = np.random.default_rng(0)
+    pictures = [
+        Image.fromarray(generator.integers(0, 255, (6, 6, 3), dtype=np.uint8)) for _ in range(40)
+    ]
+    config = IndexConfig(exact_up_to=20, commit=20)
+    index = Index.build(tiny, pictures, out=tmp_path / "index", config=config)
+    assert index.store.approximate
+    hits, exact = (index.search(pictures[3], k=5, exact=exact) for exact in (False, True))
+    assert hits.names[0] == exact.names[0] == "image-000003"
+    assert len(set(hits.names) & set(exact.names)) >= 4
+    with pytest.raises(StoreError, match="memory"):
+        index.add([Image.new("RGB", (9, 9), "red")])
+    index.add([Image.new("RGB", (9, 9), "red")], prefix="late/")
+    assert index.search(Image.new("RGB", (9, 9), "red"), k=1).names == ["late/image-000000"]
+
+
+KILLED = """
+import os, random, signal, sys, time
+import torch
+torch.set_num_threads(1)
+from clearvit.backbones.load import load
+from tests.conftest import tiny_network
+from clearvit.retrieval.filling import IndexConfig
+photos, out, kills = sys.argv[1:]
+backbone = load(tiny_network())
+
+def build(progress=None):
+    from clearvit.retrieval.index import Index  # the database does not survive a fork
+    Index.build(backbone, photos, out=out, config=IndexConfig(batch=1, commit=2), progress=progress)
+
+random.seed(0)
+for attempt in range(int(kills)):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        build(lambda done, total: os.write(writer, b"."))
+        os._exit(0)
+    os.close(writer)
+    for commit in range(random.randint(1, 4)):
+        os.read(reader, 1)
+    time.sleep(random.uniform(0, 0.1))  # into the middle of a write
+    os.kill(child, signal.SIGKILL)
+    print("killed", os.WIFSIGNALED(os.waitpid(child, 0)[1]), flush=True)
+    os.close(reader)
+build()
+"""
+
+
+def kill_builds(tiny, folder, kills):
+    count = 8 * kills
+    photos = write_photos(folder / "photos", count)
+    line = [sys.executable, "-c", KILLED, str(photos), str(folder / "index"), str(kills)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "killed True" in done.stdout
+    index = Index.open(folder / "index", tiny)
+    assert len(index) == len(index.store.entries()) == count
+    for name in index.names:
+        assert index.search(photos / name, k=1)[0].score == pytest.approx(1, abs=1e-5)
+
+
+def test_killed_builds_lose_and_double_nothing(tiny, tmp_path):
+    kill_builds(tiny, tmp_path, kills=3)
+
+
+@pytest.mark.slow
+def test_twenty_killed_builds_lose_and_double_nothing(tiny, tmp_path):
+    kill_builds(tiny, tmp_path, kills=20)
+
+
+def test_real_photos_end_to_end(demo_backbone, tmp_path):
+    data = pytest.importorskip("skimage.data")
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("chelsea", "coffee", "astronaut"):
+        Image.fromarray(getattr(data, name)()).save(folder / f"{name}.jpg")
+    index = Index.build(demo_backbone, folder, out=tmp_path / "index", config=IndexConfig(size=112))
+    part = Image.fromarray(data.chelsea()[20:260, 60:400])
+    hits = index.search(part, rerank=3, weight=0.3)
+    assert hits.names[0] == "chelsea.jpg"
+    explanation = hits[0].explanation()
+    assert explanation.score == pytest.approx(hits[0].score, abs=1e-5)
+    assert hits[0].explain(tmp_path / "why.png").stat().st_size > 50_000
