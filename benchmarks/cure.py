@@ -143,8 +143,8 @@ def page(comparison: object, runs: list[dict], photos: int, options: argparse.Na
     yard = comparison.yardstick
     blocks = ", ".join(str(b + 1) for b in comparison.rule.blocks) if comparison.rule else "none"
     lines = [
-        f"| {row.model} | {row.distance:.4f} | {percent(row.gap_closed)} | {row.agreement:.4f} |"
-        f" {percent(row.accuracy, 1)} | {percent(row.peak_share, 2)} | {times(row.largest)} |"
+        f"| {row.model} | {row.distance:.4f} | {gap(row, comparison)} | {row.agreement:.4f} |"
+        f" {percent(row.accuracy, 1)} | {shares(row)} | {times(row.largest)} |"
         f" {percent(row.equivariance)} | {row.cost:.2f} |"
         for row in comparison.rows
     ]
@@ -166,11 +166,12 @@ cores, torch {torch.__version__}. Reproduce:
 
 Distance: mean of 1 - cosine of the patches, in one forward pass, to the average of the raw model
 over {yard.views} views. Gap closed: from the raw model (0 %) to its own 10-view average (100 %,
-distance {yard.few:.4f}). Class token: mean cosine to the raw model's. 1-NN: leave-one-out accuracy
-of class tokens, {comparison.labelled} images of 100 classes. High-norm: share of patches beyond the
-raw model's cutoff in the block where it has most (it has them in blocks {blocks}); largest: largest
-norm there, times the median of its image. Shifted: change of features under a shift by whole
-patches, as a share of the distance between different contents. Cost: time of a forward pass.
+distance {yard.few:.4f}), with its 95 % interval over photos. Class token: mean cosine to the raw
+model's. 1-NN: leave-one-out accuracy of class tokens, {comparison.labelled} images of 100 classes.
+High-norm: share of patches beyond the raw model's cutoffs in blocks {blocks}, where it has them;
+largest: largest norm in the block where it has most, times the median of its image. Shifted: change
+of features under a shift by whole patches, as a share of the distance between different contents.
+Cost: time of a forward pass.
 
 ## Number of registers, judged by the cure's own held-out photos
 
@@ -180,6 +181,24 @@ patches, as a share of the distance between different contents. Cost: time of a 
 
 The targets are computed by the first run and shared by the others.
 """
+
+
+def gap(row: object, comparison: object, draws: int = 2000) -> str:
+    """Share of the gap closed, with a bootstrap interval over photos."""
+    if row is comparison.rows[0]:
+        return "0 %"
+    raw, own = (torch.tensor(r.distances) for r in (comparison.rows[0], row))
+    generator = torch.Generator().manual_seed(0)
+    picked = torch.randint(len(raw), (draws, len(raw)), generator=generator)
+    few = comparison.yardstick.few
+    shares = (raw[picked] - own[picked]).mean(1) / (raw[picked].mean(1) - few)
+    low, high = torch.quantile(shares, torch.tensor([0.025, 0.975]).to(shares)).tolist()
+    return f"{percent(row.gap_closed)} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def shares(row: object) -> str:
+    """Share of high-norm patches, block by block."""
+    return "-" if row.shares is None else " / ".join(f"{100 * s:.2f}" for s in row.shares) + " %"
 
 
 def chosen(options: argparse.Namespace) -> str:
