@@ -24,7 +24,7 @@ from clearvit.errors import ModelError, StoreError, TrainingError, closest
 from clearvit.images import Picture, find_images
 from clearvit.shards.plan import check_space, listing_of
 from clearvit.training.loop import accelerator_for, check_share
-from clearvit.training.pictures import readable, split
+from clearvit.training.pictures import check_enough, readable
 from clearvit.training.run import claim
 
 TRAINING, RUN, TARGETS = "training", "run", "targets"  # directories inside the output
@@ -94,7 +94,7 @@ def _distilled(
     pictures, skipped = readable(find_images(images), backbone, check)
     accelerator = accelerator_for(backbone.device, config.precision)
     check_share(config.batch, accelerator.num_processes)
-    _check_count(len(pictures), config)
+    check_enough(len(pictures), config.validation, config.batch)
     targets = Targets(
         pair.teacher, pictures, _place(folder, config), _target_config(pair.teacher, config)
     )
@@ -130,15 +130,6 @@ def _check(student: VitBackbone, config: CureConfig) -> None:
         raise TrainingError(f"lr is {config.lr}; give a positive number.")
     if not 0 < config.validation < 1:
         raise TrainingError(f"validation is {config.validation}; give a share in (0, 1).")
-
-
-def _check_count(count: int, config: CureConfig) -> None:
-    training = len(split(count, config.validation)[0])
-    if training < config.batch:
-        raise TrainingError(
-            f"{count} images leave {training} for training, fewer than a batch of {config.batch}."
-            f" Add images, or use batch={max(1, training)} or less."
-        )
 
 
 def _target_config(teacher: Backbone, config: CureConfig) -> TargetConfig:

@@ -34,7 +34,7 @@ from clearvit.prune.saved import load_pruned, save_pruned
 from clearvit.shards.plan import listing_of, read_json
 from clearvit.training.loop import FitConfig, accelerator_for, check_share, fit
 from clearvit.training.order import Order
-from clearvit.training.pictures import readable, split
+from clearvit.training.pictures import check_enough, readable, split
 from clearvit.training.run import claim
 from clearvit.training.state import State
 
@@ -122,7 +122,7 @@ def _job(
     _check(dense, plan, config)
     tell = None if report is None else functools.partial(report, "check")
     pictures, skipped = readable(find_images(images), dense, tell)
-    _check_count(len(pictures), config)
+    check_enough(len(pictures), config.validation, config.batch)
     return Job(dense, plan, config, pictures, skipped, _aims(dense, images, pictures, config))
 
 
@@ -244,15 +244,6 @@ def _check(dense: VitBackbone, plan: Plan, config: PruneConfig) -> None:
         raise TrainingError(f"validation is {config.validation}; give a share in (0, 1).")
     if not 0 <= config.smoothing < 1:
         raise TrainingError(f"smoothing is {config.smoothing}; give a share in [0, 1).")
-
-
-def _check_count(count: int, config: PruneConfig) -> None:
-    training = len(split(count, config.validation)[0])
-    if training < config.batch:
-        raise TrainingError(
-            f"{count} images leave {training} for training, fewer than a batch of {config.batch}."
-            f" Add images, or use batch={max(1, training)} or less."
-        )
 
 
 def _decided(job: Job) -> dict[str, Any]:

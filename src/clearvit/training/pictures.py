@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clearvit.backbones.backbone import Backbone
-from clearvit.errors import ImageError
+from clearvit.errors import ImageError, TrainingError
 from clearvit.images import Picture, Skipped, read_image
 
 
@@ -39,3 +39,13 @@ def split(count: int, share: float) -> tuple[list[int], list[int]]:
     held = max(1, round(count * share))
     chosen = {number * count // held for number in range(held)}
     return [n for n in range(count) if n not in chosen], sorted(chosen)
+
+
+def check_enough(count: int, share: float, batch: int) -> None:
+    """Refuse fewer pictures than make a batch once some are held out."""
+    training = len(split(count, share)[0])
+    if training < batch:
+        raise TrainingError(
+            f"{count} images leave {training} for training, fewer than a batch of {batch}."
+            f" Add images, or use batch={max(1, training)} or less."
+        )
