@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 
 import clearvit as cv
-from clearvit.dense.config import EvaluateConfig
-from clearvit.dense.evaluate import TASKS, evaluate
+from clearvit.evaluate.config import EvaluateConfig
+from clearvit.evaluate.evaluate import TASKS, evaluate
 from clearvit.files import write_json
 
 DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))

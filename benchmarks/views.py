@@ -1,15 +1,17 @@
 """How close do n views come to the average of all views? Our sampler against the official one.
 
-    python benchmarks/views.py --images PHOTOS [--size 518]
+    python benchmarks/views.py --images PHOTOS [--size 224 518] [--work DIR]
 
 The tokens of every view within reach are computed once per photo; then each sampler and seed picks
 its views among them. Distance: 1 - cosine per patch to the average of all views, mean over patches
-and photos. At 224 px there are 50 views and it takes minutes, at 518 px 338 and hours.
+and photos. At 224 px there are 50 views and it takes minutes, at 518 px 338 and hours: with
+`--work` every photo's numbers are kept there, and the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
@@ -23,6 +25,7 @@ import clearvit as cv
 from clearvit.cure.denoise import white_of
 from clearvit.cure.views import Views, all_views, apply_view, brought_back, lattice_views
 from clearvit.cure.views import official_views as official
+from clearvit.files import write_json
 from clearvit.images import find_images
 
 DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -34,21 +37,34 @@ SAMPLERS = {"official": official, "lattice": lattice_views}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=Path, default=DATA / "photos")
-    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--size", type=int, nargs="+", default=[224])
     parser.add_argument("--photos", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--work", type=Path, help="keep the numbers of every photo here")
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
-    backbone = cv.load("demo", size=options.size)
     pictures = find_images(options.images)
     chosen = pictures[:: max(1, len(pictures) // options.photos)][: options.photos]
-    rows = torch.stack([measured(backbone, str(p.source), options.seeds) for p in chosen])
-    text = table(options, rows)
-    if options.size == 224:
-        RESULT.parent.mkdir(parents=True, exist_ok=True)
-        RESULT.write_text(text)
-    print(text)
+    sections = []
+    for size in options.size:
+        backbone = cv.load("demo", size=size)
+        rows = [kept(backbone, str(p.source), size, options) for p in chosen]
+        sections.append(section(size, torch.stack(rows), options.seeds))
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(page(options, sections))
+    print(RESULT.read_text())
+
+
+def kept(backbone: cv.Backbone, photo: str, size: int, options: argparse.Namespace) -> Tensor:
+    """`measured`, from the work directory when it is there."""
+    if options.work is None:
+        return measured(backbone, photo, options.seeds)
+    file = options.work / f"{size}-{options.seeds}-{Path(photo).stem}.json"
+    if not file.exists():
+        write_json(file, measured(backbone, photo, options.seeds).tolist())
+        print(file.name, flush=True)
+    return torch.tensor(json.loads(file.read_text()))
 
 
 def measured(backbone: cv.Backbone, photo: str, seeds: int) -> Tensor:
@@ -96,7 +112,7 @@ def key(views: Views, index: int) -> tuple[int, int, bool]:
     return dy, dx, bool(views.flips[index])
 
 
-def table(options: argparse.Namespace, rows: Tensor) -> str:
+def section(size: int, rows: Tensor, seeds: int) -> str:
     """Rows (photos, samplers, counts, seeds, 3)."""
     lines = []
     for c, count in enumerate(COUNTS):
@@ -107,23 +123,30 @@ def table(options: argparse.Namespace, rows: Tensor) -> str:
         cells = " | ".join(f"{m[0]:.4f} (border {m[1]:.4f}, inside {m[2]:.4f})" for m in means)
         lines.append(f"| {count} | {cells} | {ratio:.2f} ({low:.2f} to {high:.2f}) |")
     six, ten = rows[:, 1, COUNTS.index(6), :, 0].mean(), rows[:, 0, COUNTS.index(10), :, 0].mean()
-    return f"""# Views: how close to the average of all views
+    return f"""## {size} px
 
-`demo` at {options.size} px, {len(rows)} photos, {options.seeds} seeds;
-{time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()} cores,
-torch {torch.__version__}. Reproduce:
-`python benchmarks/views.py --images PHOTOS --size {options.size}`
-
-Mean over patches of 1 - cosine to the average of all views; ratio with its 95 % interval over
-photos.
+{len(rows)} photos, {seeds} seeds.
 
 | views | official | lattice | lattice / official |
 |---|---|---|---|
 {chr(10).join(lines)}
 
-Six lattice views: {six:.4f}; ten official views: {ten:.4f}. Distance to the average of all views is
-not task accuracy.
+Six lattice views: {six:.4f}; ten official views: {ten:.4f}.
 """
+
+
+def page(options: argparse.Namespace, sections: list[str]) -> str:
+    sizes = " ".join(str(size) for size in options.size)
+    return f"""# Views: how close to the average of all views
+
+`demo`; {time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()} cores,
+torch {torch.__version__}. Reproduce:
+`python benchmarks/views.py --images PHOTOS --size {sizes}`
+
+Mean over patches of 1 - cosine to the average of all views; ratio with its 95 % interval over
+photos. Distance to the average of all views is not task accuracy.
+
+{chr(10).join(sections)}"""
 
 
 def interval(official_: Tensor, ours: Tensor, draws: int = 2000) -> tuple[float, float]:

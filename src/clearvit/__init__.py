@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from clearvit.cure.config import CureConfig
     from clearvit.cure.cure import cure
     from clearvit.cure.denoise import denoise
-    from clearvit.dense.config import EvaluateConfig
     from clearvit.dense.discover import discover
-    from clearvit.dense.evaluate import evaluate
     from clearvit.diagnose.diagnosis import DiagnoseConfig, Diagnosis, diagnose
     from clearvit.diagnose.look import look
     from clearvit.errors import (
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
         StoreError,
         TrainingError,
     )
+    from clearvit.evaluate.config import EvaluateConfig
+    from clearvit.evaluate.evaluate import evaluate
     from clearvit.export.export import export
     from clearvit.prune.prune import prune
     from clearvit.retrieval.filling import IndexConfig
@@ -76,7 +76,7 @@ _HOMES = {
     "CureConfig": "clearvit.cure.config",
     "DiagnoseConfig": "clearvit.diagnose.diagnosis",
     "Diagnosis": "clearvit.diagnose.diagnosis",
-    "EvaluateConfig": "clearvit.dense.config",
+    "EvaluateConfig": "clearvit.evaluate.config",
     "ImageError": "clearvit.errors",
     "Index": "clearvit.retrieval.index",
     "IndexConfig": "clearvit.retrieval.filling",
@@ -87,7 +87,6 @@ _HOMES = {
     "TrainingError": "clearvit.errors",
     "denoise": "clearvit.cure.denoise",
     "discover": "clearvit.dense.discover",
-    "evaluate": "clearvit.dense.evaluate",
     "load": "clearvit.backbones.load",
     "look": "clearvit.diagnose.look",
     "open_tokens": "clearvit.shards.read",
@@ -96,7 +95,7 @@ _HOMES = {
 }
 
 
-_ROOMS = ("compare", "cure", "diagnose", "export", "prune", "testing")
+_ROOMS = ("compare", "cure", "diagnose", "evaluate", "export", "prune", "testing")
 
 
 def __getattr__(name: str) -> Any:

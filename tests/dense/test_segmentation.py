@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from PIL import Image
 
 from clearvit.dense.augment import augmented
-from clearvit.dense.config import EvaluateConfig
 from clearvit.dense.features import drawn, extracted, spread
 from clearvit.dense.layouts import read_masks
 from clearvit.dense.linear import LinearHead, Ridge, fit_logistic, head_of
@@ -20,7 +19,7 @@ from clearvit.dense.segmentation import (
     upsampled,
 )
 from clearvit.dense.sgd import cached_batches, fit_steps, live_batches, new_head, rounds
-from clearvit.dense.windows import averaged, windows
+from clearvit.dense.windows import Sliding, averaged, windows
 from tests.dense.made_data import voc_masks
 
 RED_BLUE = ("background", "aeroplane")
@@ -139,8 +138,8 @@ def mean_iou(rows):
 
 
 def test_the_fast_probe_learns_the_colour(features, splits):
-    head = fit_fast(features[0], splits[0], range(6), EvaluateConfig(), seed=0)
-    again = fit_fast(features[0], splits[0], range(6), EvaluateConfig(), seed=0)
+    head = fit_fast(features[0], splits[0], range(6))
+    again = fit_fast(features[0], splits[0], range(6))
     assert torch.equal(head.weight, again.weight)
     constant = LinearHead(torch.zeros(21, 24), torch.eye(21)[1])
     rows = measure_whole([head, constant], features[1], splits[1])
@@ -163,15 +162,15 @@ def test_batches_go_through_all_images_before_any_comes_twice():
 def test_one_window_as_large_as_the_image_is_the_whole_image(tiny, features, splits):
     head = LinearHead(torch.randn(21, 24), torch.zeros(21))
     whole = measure_whole([head], features[1], splits[1])[0]
-    slid = measure_sliding([head], tiny, splits[1], EvaluateConfig(inference="slide"))[0]
+    slid = measure_sliding([head], tiny, splits[1], Sliding())[0]
     # Half precision on disk may move single pixels.
     assert np.abs(whole - slid).max() <= 16 and (whole[:, 21:42] == slid[:, 21:42]).all()
 
 
 def test_sliding_windows_answer_for_every_valid_pixel(tiny, splits):
     heads = [LinearHead(torch.randn(21, 24), torch.zeros(21)) for _ in range(2)]
-    config = EvaluateConfig(inference="slide", size=64, crop=32, stride=20)
-    rows = measure_sliding(heads, tiny, splits[1], config)
+    sliding = Sliding(size=64, crop=32, stride=20)
+    rows = measure_sliding(heads, tiny, splits[1], sliding)
     assert len(rows) == 2 and (rows[0][:, 42:].sum(1) == 32 * 31).all()
 
 

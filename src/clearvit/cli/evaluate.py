@@ -91,8 +91,8 @@ def command(
     wanted, numbers = parse_size(size), _labelled(labelled)
     prepare(threads)
     from clearvit.backbones.load import load
-    from clearvit.dense.config import EvaluateConfig
-    from clearvit.dense.evaluate import check_data, evaluate
+    from clearvit.evaluate.config import EvaluateConfig
+    from clearvit.evaluate.evaluate import check_data, evaluate
     from clearvit.files import write_json
 
     config = EvaluateConfig(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearvit.dense.config import Method, Pooled
 from clearvit.dense.features import Features
 from clearvit.dense.linear import fit_logistic
 from clearvit.dense.neighbours import nearest, vote
 from clearvit.dense.splits import LabelSplit
 from clearvit.errors import ImageError, ModelError
+
+Pooled = Literal["class", "mean", "both"]
+Method = Literal["knn", "linear", "prototypes"]
 
 TRAINED = 0.8  # share of a class to learn from where a folder has no splits
 

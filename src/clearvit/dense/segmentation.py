@@ -16,13 +16,12 @@ from torch import Tensor
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.preprocessing import Size, fitting
-from clearvit.dense.config import EvaluateConfig
 from clearvit.dense.features import Features
 from clearvit.dense.linear import LinearHead, fit_logistic
 from clearvit.dense.metrics import segmentation_row
 from clearvit.dense.patches import patch_labels
 from clearvit.dense.splits import MaskSplit, read_photo
-from clearvit.dense.windows import averaged, windows
+from clearvit.dense.windows import Sliding, averaged, windows
 from clearvit.errors import ImageError
 
 Scorer = Callable[[Tensor], Tensor]
@@ -54,11 +53,17 @@ def labelled_patches(
 
 
 def fit_fast(
-    features: Features, split: MaskSplit, chosen: Sequence[int], config: EvaluateConfig, seed: int
+    features: Features,
+    split: MaskSplit,
+    chosen: Sequence[int],
+    *,
+    patches: int = 250_000,
+    penalty: float = 1e-3,
+    seed: int = 0,
 ) -> LinearHead:
     """Fit the linear probe to cached patches: logistic regression on the shares of the classes."""
-    x, y, weights = labelled_patches(features, split, chosen, most=config.patches, seed=seed)
-    return fit_logistic(x, y, weights=weights, penalty=config.penalty)
+    x, y, weights = labelled_patches(features, split, chosen, most=patches, seed=seed)
+    return fit_logistic(x, y, weights=weights, penalty=penalty)
 
 
 def upsampled(scores: Tensor, grid: Grid, size: Size) -> Tensor:
@@ -90,14 +95,14 @@ def measure_sliding(
     scorers: Sequence[Scorer],
     backbone: Backbone,
     split: MaskSplit,
-    config: EvaluateConfig,
+    sliding: Sliding,
     progress: Progress | None = None,
 ) -> list[NDArray[np.float64]]:
     """Score every image by windows at its own aspect ratio; all scorers share the passes."""
     rows: list[list[NDArray[np.float64]]] = [[] for _ in scorers]
     for index in range(len(split)):
         mask = split.read(index)
-        answers = _slide(scorers, backbone, split, index, config)
+        answers = _slide(scorers, backbone, split, index, sliding)
         for mine, scores in zip(rows, answers, strict=True):
             size = (mask.shape[0], mask.shape[1])
             resized = F.interpolate(scores[None], size, mode="bilinear", align_corners=False)[0]
@@ -112,21 +117,21 @@ def _slide(
     backbone: Backbone,
     split: MaskSplit,
     index: int,
-    config: EvaluateConfig,
+    sliding: Sliding,
 ) -> Iterator[Tensor]:
     """Run the windows of one image; averaged scores (K, height, width) of each scorer."""
     image = read_photo(split.images[index])
-    side = min(backbone.fitting_size(config.size))
-    crop = fitting((config.crop or side, config.crop or side), backbone.patch)
-    stride = config.stride or max(1, round(crop[0] * 341 / 518))
+    side = min(backbone.fitting_size(sliding.size))
+    crop = fitting((sliding.crop or side, sliding.crop or side), backbone.patch)
+    stride = sliding.stride or max(1, round(crop[0] * 341 / 518))
     factor = max(side, *crop) / min(image.height, image.width)
     height, width = round(image.height * factor), round(image.width * factor)
     pixels = backbone.preprocessing(image, (height, width)).to(backbone.device, backbone.dtype)
     places = windows((height, width), crop, stride)
     maps = []
     with torch.no_grad():
-        for start in range(0, len(places), config.batch):
-            some = places[start : start + config.batch]
+        for start in range(0, len(places), sliding.batch):
+            some = places[start : start + sliding.batch]
             stacked = torch.stack([pixels[:, t:b, le:r] for t, le, b, r in some])
             tokens = backbone.forward(stacked)
             maps += [(patches.float().cpu(), tokens.grid) for patches in tokens.patches]

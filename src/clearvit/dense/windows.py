@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 Window = tuple[int, int, int, int]  # top, left, bottom, right in pixels, ends exclusive
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """How windows slide over an image whose shorter side is `size`; all but the batch in pixels."""
+
+    size: int | tuple[int, int] | None = None  # None is the backbone's own
+    crop: int | None = None  # side of a window; None is the shorter side of `size`
+    stride: int | None = None  # None is 341 / 518 of the crop
+    batch: int = 8  # windows per forward pass
 
 
 def starts(length: int, crop: int, stride: int) -> list[int]:

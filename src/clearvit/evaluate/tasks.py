@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.dense.classification import drawn_by_class, pooled, predict
-from clearvit.dense.config import EvaluateConfig
 from clearvit.dense.correspondence import measure_warps
 from clearvit.dense.depth import Depth, depth_batches, fit_bins, fit_log, measure_depth
 from clearvit.dense.features import Features, drawn, extracted, spread, whole_picture
@@ -28,8 +27,9 @@ from clearvit.dense.segmentation import (
 )
 from clearvit.dense.sgd import cached_batches, fit_steps, live_batches
 from clearvit.dense.splits import DepthSplit, LabelSplit, MaskSplit, Split
-from clearvit.dense.table import Result
 from clearvit.errors import ImageError
+from clearvit.evaluate.config import EvaluateConfig
+from clearvit.evaluate.table import Result
 from clearvit.images import find_images
 
 Floats = NDArray[np.float64]
@@ -105,7 +105,7 @@ def segment(
         scorers = (fit(shown, features, part, draw, config) for draw in draws)
         rows: list[Floats] = []
         if config.inference == "slide":
-            rows = measure_sliding(list(scorers), shown, test, config, progress)
+            rows = measure_sliding(list(scorers), shown, test, config.sliding, progress)
         else:
             with _extract(shown, test, config, progress) as seen:
                 for scorer in scorers:  # one at a time: a bank of patches is large
@@ -141,7 +141,9 @@ def _probe(
         size = backbone.fitting_size(config.size)
         batches = live_batches(backbone, split, chosen, size=size, seed=seed)
     elif config.recipe == "fast":
-        return fit_fast(features, split, chosen, config, seed)
+        return fit_fast(
+            features, split, chosen, patches=config.patches, penalty=config.penalty, seed=seed
+        )
     else:
         batches = cached_batches(features, split, chosen, seed=seed, device=backbone.device)
     return fit_steps(batches, classes=len(split.classes), steps=config.steps, seed=seed)

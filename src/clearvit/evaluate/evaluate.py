@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from clearvit.backbones.backbone import Backbone
-from clearvit.dense import tasks
 from clearvit.dense.classification import aligned
-from clearvit.dense.config import EvaluateConfig
 from clearvit.dense.features import spread
 from clearvit.dense.folders import label_splits, read_depths, read_labels
 from clearvit.dense.layouts import read_masks, recognised
 from clearvit.dense.splits import DepthSplit, LabelSplit, MaskSplit, Split
-from clearvit.dense.table import Result, Row, Table, as_row
 from clearvit.errors import ImageError, ModelError, closest
+from clearvit.evaluate import tasks
+from clearvit.evaluate.config import EvaluateConfig
+from clearvit.evaluate.table import Result, Row, Table, as_row
 from clearvit.images import find_images
 
 Task = Literal["segmentation", "neighbours", "depth", "classification", "correspondence"]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from clearvit.dense.classification import Method, Pooled
+from clearvit.dense.windows import Sliding
 from clearvit.errors import ModelError, closest
 
 Recipe = Literal["fast", "sgd", "paper"]
 Inference = Literal["whole", "slide"]
-Pooled = Literal["class", "mean", "both"]
-Method = Literal["knn", "linear", "prototypes"]
 Unit = Literal["millimetres", "metres"]
 
 LEAST = {
@@ -75,6 +75,11 @@ class EvaluateConfig:
             raise ModelError(f"depth is {self.depth}; give (nearest, farthest) in metres, above 0.")
         if self.penalty <= 0 or (self.temperature is not None and self.temperature <= 0):
             raise ModelError("penalty and temperature must be above 0.")
+
+    @property
+    def sliding(self) -> Sliding:
+        """The windows of inference "slide"."""
+        return Sliding(self.size, self.crop, self.stride, self.batch)
 
     @property
     def steps(self) -> int:

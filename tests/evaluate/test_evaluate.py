@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from clearvit.backbones.load import load
-from clearvit.dense.config import EvaluateConfig
-from clearvit.dense.evaluate import evaluate
-from clearvit.dense.table import Result, as_row
 from clearvit.errors import ImageError, ModelError
+from clearvit.evaluate.config import EvaluateConfig
+from clearvit.evaluate.evaluate import evaluate
+from clearvit.evaluate.table import Result, as_row
 from tests.conftest import tiny_network
 from tests.dense.made_data import class_folder, colour_image, depth_folder, save, voc_masks
 
