@@ -117,3 +117,18 @@ def test_later_blocks_may_be_left_to_repair_what_they_get(tiny):
     with torch.no_grad():
         untouched = tiny.run_block(2, third, None)[:, 1:]
     assert torch.allclose(tokens.layers[2].patches, untouched, atol=1e-5)
+
+
+def test_what_is_not_lossy_keeps_the_content_of_the_patch(tiny):
+    pixels = torch.randn(2, 3, 32, 32)
+    clean = tiny.tokens(pixels, layers=[1], norm=False).layers[1].patches
+    sick, mask = cv.testing.planted(tiny, "high-norm", 0.2, block=1, until=1, lossy=False)
+    places = mask(pixels)
+    added = sick.tokens(pixels, layers=[1], norm=False).layers[1].patches - clean
+    assert torch.equal(added[~places], torch.zeros_like(added[~places]))
+    for mine, where in zip(added, places, strict=True):
+        torch.testing.assert_close(mine[where], mine[where][:1].expand(int(where.sum()), -1))
+    shrunk, mask = cv.testing.planted(tiny, "low-norm", 0.2, block=1, until=1, lossy=False)
+    patches = shrunk.tokens(pixels, layers=[1], norm=False).layers[1].patches
+    cosine = torch.cosine_similarity(patches, clean, dim=-1)
+    torch.testing.assert_close(cosine, torch.ones_like(cosine))

@@ -21,6 +21,8 @@ from clearvit.backbones.renaming import Rule, brought_in, expanded, layer, same,
 from clearvit.backbones.vit import VitBackbone, is_vit
 from clearvit.errors import ModelError, closest, missing_extra
 
+FOLDER_CONFIG = "open_clip_config.json"
+FOLDER_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors")
 PICKLES = (".bin", ".ckpt", ".npz", ".pkl", ".pt", ".pth")
 
 
@@ -29,21 +31,23 @@ def load_openclip(name: str, positions: PositionRule | None = None) -> Backbone:
 
     Args:
         name: `ARCH/TAG`, for example `ViT-B-16/openai`, or `ARCH/PATH` with the path of a
-            safetensors file. Whether GELU is the quick one, a tag knows; with a file the
-            architecture says it (`ViT-B-16-quickgelu`).
+            safetensors file, or the path of a folder with open_clip_config.json and safetensors,
+            as open_clip saves for the hub. Whether GELU is the quick one, a tag and a folder know;
+            with a file the architecture says it (`ViT-B-16-quickgelu`).
         positions: Rule for resizing position embeddings; else OpenCLIP's own.
     """
     try:
         import open_clip
     except ImportError as error:
         raise missing_extra("open_clip", "openclip", f"'openclip:{name}'") from error
-    architecture, tag = _parsed(open_clip, name)
-    chosen = open_clip.get_pretrained_cfg(architecture, tag) or {}
+    folder = _folder(open_clip, name)
+    architecture, tag = (folder, None) if folder else _parsed(open_clip, name)
+    chosen = folder is None and open_clip.get_pretrained_cfg(architecture, tag)
     try:
         model = open_clip.create_model(
             architecture,
             pretrained=tag,
-            force_quick_gelu=bool(chosen.get("quick_gelu")),
+            force_quick_gelu=bool(chosen and chosen.get("quick_gelu")),
             weights_only=True,
             require_pretrained=True,
         )
@@ -98,6 +102,42 @@ class OpenClipText:
         with torch.no_grad():
             tokens = self.tokenizer(list(texts)).to(device)
             return self.model.encode_text(tokens, normalize=True)  # type: ignore[no-any-return]
+
+
+def imagenet_prompts() -> tuple[str, ...]:
+    """Give the 80 prompts that CLIP was evaluated with, each with {} for the name."""
+    return tuple(prompt("{}") for prompt in _metadata().OPENAI_IMAGENET_TEMPLATES)
+
+
+def imagenet_names() -> tuple[str, ...]:
+    """Name the 1000 classes of ImageNet in the order of their folders, as CLIP's authors do."""
+    return tuple(_metadata().IMAGENET_CLASSNAMES)
+
+
+def _metadata() -> Any:
+    try:
+        import open_clip
+    except ImportError as error:
+        raise missing_extra("open_clip", "openclip", "zero-shot classification") from error
+    return open_clip
+
+
+def _folder(open_clip: Any, name: str) -> str | None:
+    """Recognise a folder of open_clip's own; return how open_clip calls it."""
+    folder = Path(name).expanduser()
+    if not (folder / FOLDER_CONFIG).is_file():
+        return None
+    if not any((folder / weights).is_file() for weights in FOLDER_WEIGHTS):
+        raise ModelError(
+            f"'{folder}' holds {FOLDER_CONFIG}, but no {FOLDER_WEIGHTS[0]}; pickles are never"
+            " loaded. Save the weights with safetensors."
+        )
+    if not hasattr(open_clip.factory, "LOCAL_DIR_PREFIX"):
+        raise ModelError(
+            f"open_clip {open_clip.__version__} cannot load the folder '{folder}'. Run: pip install"
+            " -U open_clip_torch"
+        )
+    return f"local-dir:{folder}"
 
 
 def _parsed(open_clip: Any, name: str) -> tuple[str, str]:

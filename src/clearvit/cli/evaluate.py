@@ -32,7 +32,11 @@ def command(
     ],
     task: Annotated[
         str,
-        typer.Option(help="segmentation, neighbours, depth, classification or correspondence."),
+        typer.Option(
+            help="segmentation, neighbours, depth, classification, correspondence,"
+            " class-correspondence, clustering, zero-shot-segmentation or"
+            " zero-shot-classification."
+        ),
     ],
     data: Annotated[Path, typer.Option(help="Folder of the data set.")],
     labelled: Annotated[
@@ -43,15 +47,18 @@ def command(
     layout: Annotated[
         str | None,
         typer.Option(
-            help="voc, ade20k, cityscapes, coco-stuff, pascal-context, pascal-context-59 or"
-            " folders; recognised by default."
+            help="voc, voc20, ade20k, cityscapes, coco-stuff, coco-object, pascal-context,"
+            " pascal-context-59 or folders; recognised by default."
         ),
     ] = None,
     recipe: Annotated[
         str, typer.Option(help="fast (CPU), sgd (cached tokens) or paper (augmented, GPU).")
     ] = "fast",
     iterations: Annotated[int | None, typer.Option(min=1, help="Of sgd and paper.")] = None,
-    inference: Annotated[str, typer.Option(help="whole, or slide for windows.")] = "whole",
+    inference: Annotated[
+        str | None,
+        typer.Option(help="whole, or slide for windows, the default of zero-shot segmentation."),
+    ] = None,
     crop: Annotated[int | None, typer.Option(min=1, help="Side of a window, in pixels.")] = None,
     stride: Annotated[int | None, typer.Option(min=1, help="Of windows, in pixels.")] = None,
     neighbours: Annotated[int | None, typer.Option(min=1, help="That vote.")] = None,
@@ -60,6 +67,22 @@ def command(
     ] = "knn,linear",
     features: Annotated[
         str | None, typer.Option(help="Of classification: class, mean or both.")
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(help="Of zero-shot segmentation: clip,maskclip,naclip,sclip,clearclip."),
+    ] = None,
+    names: Annotated[
+        Path | None, typer.Option(help="Zero-shot: file with the words of each class on a line.")
+    ] = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Zero-shot: with {} for the word; may be repeated.")
+    ] = None,
+    texts: Annotated[
+        str | None, typer.Option(help="Zero-shot: model whose text tower a cured copy uses.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Zero-shot: what is less sure becomes class 0.")
     ] = None,
     subset: Annotated[
         str | None, typer.Option(help="Classes whose mean IoU is told too, as cat,dog.")
@@ -108,6 +131,11 @@ def command(
         crop=crop,
         stride=stride,
         neighbours=neighbours,
+        heads=_names(heads),  # type: ignore[arg-type]
+        names=names,
+        prompts=tuple(prompt or ()),
+        texts=texts,
+        threshold=threshold,
         methods=_names(methods),  # type: ignore[arg-type]
         features=features,  # type: ignore[arg-type]
         unit=unit,  # type: ignore[arg-type]

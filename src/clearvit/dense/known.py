@@ -1,4 +1,4 @@
-"""How data sets number their classes: names, and which number in a file is which class."""
+"""How data sets number their classes: which number in a file is which class."""
 
 from __future__ import annotations
 
@@ -6,23 +6,12 @@ from clearvit.dense.splits import VOID
 
 Ids = tuple[tuple[int, int], ...]
 
-VOC = (
-    "background",
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("dining table", "dog", "horse", "motorbike", "person", "potted plant", "sheep", "sofa"),
-    *("train", "tv monitor"),
-)
-CITYSCAPES = (
-    *("road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign"),
-    *("vegetation", "terrain", "sky", "person", "rider", "car", "truck", "bus", "train"),
-    *("motorcycle", "bicycle"),
-)
 # The 19 label ids of Cityscapes that are evaluated, in the order of the train ids.
 _CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 # Categories of COCO that were never annotated, as numbers in the files (category - 1).
 _COCO_GAPS = frozenset({11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90})
 
-ADE20K_COUNT, COCO_STUFF_COUNT, CONTEXT_COUNT = 150, 171, 60
+_COCO_THINGS = 80  # classes of COCO that are objects, which come first
 
 
 def plain_ids(count: int, void: int = 255) -> Ids:
@@ -45,6 +34,19 @@ def coco_stuff_ids() -> Ids:
     """Map the 182 numbers of the official pixel maps to 171 classes without gaps."""
     used = [number for number in range(182) if number not in _COCO_GAPS]
     return *((number, place) for place, number in enumerate(used)), (255, VOID)
+
+
+def coco_object_ids(*, gaps: bool) -> Ids:
+    """Objects become classes 1 to 80; stuff and what has no label becomes class 0.
+
+    Args:
+        gaps: The files hold the official 182 numbers, not the 171 without gaps.
+    """
+    if gaps:
+        inner = coco_stuff_ids()[:-1]
+    else:
+        inner = tuple((i, i) for i in range(171))
+    return *((n, place + 1 if place < _COCO_THINGS else 0) for n, place in inner), (255, 0)
 
 
 def numbered(count: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from clearvit.dense import class_names as names_of
 from clearvit.dense import known
 from clearvit.dense.splits import MaskSplit, read_grey
 from clearvit.errors import ImageError, closest
@@ -56,43 +57,60 @@ def recognised(root: Path) -> str:
 
 def _voc(root: Path, split: str) -> MaskSplit:
     masks = _listed(root, split, "ImageSets/Segmentation", "SegmentationClass")
-    return MaskSplit(split, root, *masks, known.VOC, known.plain_ids(len(known.VOC)))
+    return MaskSplit(split, root, *masks, names_of.VOC, known.plain_ids(len(names_of.VOC)))
+
+
+def _voc20(root: Path, split: str) -> MaskSplit:
+    masks = _listed(root, split, "ImageSets/Segmentation", "SegmentationClass")
+    return MaskSplit(split, root, *masks, names_of.VOC[1:], known.shifted_ids(20))
 
 
 def _context(root: Path, split: str) -> MaskSplit:
     masks = _listed(root, split, "ImageSets/SegmentationContext", "SegmentationClassContext")
-    count = known.CONTEXT_COUNT
-    return MaskSplit(split, root, *masks, known.numbered(count), known.plain_ids(count))
+    return MaskSplit(split, root, *masks, names_of.CONTEXT, known.plain_ids(60))
 
 
 def _context59(root: Path, split: str) -> MaskSplit:
     masks = _listed(root, split, "ImageSets/SegmentationContext", "SegmentationClassContext")
-    count = known.CONTEXT_COUNT - 1
-    return MaskSplit(split, root, *masks, known.numbered(count), known.shifted_ids(count))
+    return MaskSplit(split, root, *masks, names_of.CONTEXT[1:], known.shifted_ids(59))
 
 
 def _ade20k(root: Path, split: str) -> MaskSplit:
     part = {"train": "training", "val": "validation"}.get(split, split)
     masks = matched(root / "images" / part, root / "annotations" / part)
-    count = known.ADE20K_COUNT
-    return MaskSplit(split, root, *masks, known.numbered(count), known.shifted_ids(count))
+    return MaskSplit(split, root, *masks, names_of.ADE20K, known.shifted_ids(150))
 
 
 def _cityscapes(root: Path, split: str) -> MaskSplit:
     places = (root / "leftImg8bit" / split, root / "gtFine" / split)
     masks = matched(*places, end="_leftImg8bit", target_end="_gtFine_labelIds")
-    return MaskSplit(split, root, *masks, known.CITYSCAPES, known.cityscapes_ids())
+    return MaskSplit(split, root, *masks, names_of.CITYSCAPES, known.cityscapes_ids())
 
 
 def _coco_stuff(root: Path, split: str) -> MaskSplit:
-    part = {"train": "train2017", "val": "val2017"}.get(split, split)
-    images, count = root / "images" / part, known.COCO_STUFF_COUNT
-    targets = root / "annotations" / part
     # Some tools write copies without gaps beside the official maps; these keep their numbers.
-    renumbered = next(targets.glob("*_labelTrainIds.png"), None) is not None
-    masks = matched(images, targets, target_end="_labelTrainIds" if renumbered else "")
-    ids = known.plain_ids(count) if renumbered else known.coco_stuff_ids()
-    return MaskSplit(split, root, *masks, known.numbered(count), ids)
+    images, masks, end = _coco_masks(root, split, ("_labelTrainIds",))
+    ids = known.plain_ids(171) if end else known.coco_stuff_ids()
+    return MaskSplit(split, root, images, masks, names_of.COCO_STUFF, ids)
+
+
+def _coco_object(root: Path, split: str) -> MaskSplit:
+    images, masks, end = _coco_masks(root, split, ("_instanceTrainIds", "_labelTrainIds"))
+    ids = known.coco_object_ids(gaps=not end)
+    if end == "_instanceTrainIds":
+        ids = known.plain_ids(81)
+    classes = ("background", *names_of.COCO_THINGS)
+    return MaskSplit(split, root, images, masks, classes, ids)
+
+
+def _coco_masks(
+    root: Path, split: str, ends: Sequence[str]
+) -> tuple[tuple[Path, ...], tuple[Path, ...], str]:
+    """Pair the images of COCO with the first kind of masks there is; also how their names end."""
+    part = {"train": "train2017", "val": "val2017"}.get(split, split)
+    targets = root / "annotations" / part
+    end = next((end for end in ends if next(targets.glob(f"*{end}.png"), None)), "")
+    return *matched(root / "images" / part, targets, target_end=end), end
 
 
 def _folders(root: Path, split: str) -> MaskSplit:
@@ -228,9 +246,11 @@ def read_lines(path: Path) -> list[str]:
 
 LAYOUTS: dict[str, Callable[[Path, str], MaskSplit]] = {
     "voc": _voc,
+    "voc20": _voc20,
     "ade20k": _ade20k,
     "cityscapes": _cityscapes,
     "coco-stuff": _coco_stuff,
+    "coco-object": _coco_object,
     "pascal-context": _context,
     "pascal-context-59": _context59,
     "folders": _folders,

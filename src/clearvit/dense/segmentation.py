@@ -26,6 +26,8 @@ from clearvit.errors import ImageError
 
 Scorer = Callable[[Tensor], Tensor]
 """Maps patch tokens (N, C) to scores of the classes (N, K)."""
+Decide = Callable[[Tensor], Tensor]
+"""Maps scores (K, height, width) at the size of the mask to classes (height, width)."""
 Grid = tuple[int, int]
 Progress = Callable[[int, int], None]
 
@@ -72,11 +74,18 @@ def upsampled(scores: Tensor, grid: Grid, size: Size) -> Tensor:
     return F.interpolate(table, size, mode="bilinear", align_corners=False)[0]
 
 
+def highest(scores: Tensor) -> Tensor:
+    """Choose the class with the highest score, (K, height, width) -> (height, width)."""
+    return scores.argmax(0)
+
+
 def measure_whole(
     scorers: Sequence[Scorer],
     features: Features,
     split: MaskSplit,
     progress: Progress | None = None,
+    *,
+    decide: Decide = highest,
 ) -> list[NDArray[np.float64]]:
     """Score every image in one piece; rows of `segmentation_row`, (V, 3 K), for each scorer."""
     rows: list[list[NDArray[np.float64]]] = [[] for _ in scorers]
@@ -85,7 +94,7 @@ def measure_whole(
         tokens = features.patches([index])[0]
         for mine, scorer in zip(rows, scorers, strict=True):
             scores = upsampled(scorer(tokens), features.grid, (mask.shape[0], mask.shape[1]))
-            mine.append(_row(scores, mask, split))
+            mine.append(_row(decide(scores), mask, split))
         if progress:
             progress(index + 1, len(split))
     return [np.stack(mine) for mine in rows]
@@ -97,6 +106,8 @@ def measure_sliding(
     split: MaskSplit,
     sliding: Sliding,
     progress: Progress | None = None,
+    *,
+    decide: Decide = highest,
 ) -> list[NDArray[np.float64]]:
     """Score every image by windows at its own aspect ratio; all scorers share the passes."""
     rows: list[list[NDArray[np.float64]]] = [[] for _ in scorers]
@@ -106,7 +117,7 @@ def measure_sliding(
         for mine, scores in zip(rows, answers, strict=True):
             size = (mask.shape[0], mask.shape[1])
             resized = F.interpolate(scores[None], size, mode="bilinear", align_corners=False)[0]
-            mine.append(_row(resized, mask, split))
+            mine.append(_row(decide(resized), mask, split))
         if progress:
             progress(index + 1, len(split))
     return [np.stack(mine) for mine in rows]
@@ -140,5 +151,5 @@ def _slide(
         yield averaged(parts, (height, width))
 
 
-def _row(scores: Tensor, mask: NDArray[np.int64], split: MaskSplit) -> NDArray[np.float64]:
-    return segmentation_row(scores.argmax(0).cpu().numpy(), mask, len(split.classes))
+def _row(classes: Tensor, mask: NDArray[np.int64], split: MaskSplit) -> NDArray[np.float64]:
+    return segmentation_row(classes.cpu().numpy(), mask, len(split.classes))

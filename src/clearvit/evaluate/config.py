@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from clearvit.dense.classification import Method, Pooled
 from clearvit.dense.windows import Sliding
 from clearvit.errors import ModelError, closest
+from clearvit.evaluate.retrieval_config import RetrievalConfig
+
+if TYPE_CHECKING:
+    from clearvit.backbones.dense_clip import Head
 
 Recipe = Literal["fast", "sgd", "paper"]
 Inference = Literal["whole", "slide"]
@@ -44,9 +48,14 @@ class EvaluateConfig:
     iterations: int | None = None  # of "sgd" (2 000) and "paper" (20 000)
     penalty: float = 1e-3  # on the weights of fast probes, for features of unit variance
     patches: int = 250_000  # patches a fast probe or a bank of neighbours holds at most
-    inference: Inference = "whole"  # one pass, or sliding windows
+    inference: Inference | None = None  # one pass or windows; None: windows if zero-shot
     crop: int | None = None  # side of a window in pixels; None is the shorter side of `size`
     stride: int | None = None  # of windows in pixels; None is 341 / 518 of the crop
+    heads: tuple[Head, ...] = ()  # zero-shot segmentation; (): the model's own, or else "naclip"
+    names: str | Path | None = None  # zero-shot: a file with the words of each class on its line
+    prompts: tuple[str, ...] = ()  # zero-shot: with {} for the word; (): the 80 of CLIP
+    texts: str | None = None  # zero-shot: the model whose text tower is used; None: its own
+    threshold: float | None = None  # zero-shot: surest class below it: class 0; None: published
     neighbours: int | None = None  # that vote; None is 30 patches, 20 images
     temperature: float | None = None  # of their votes; None is 0.02 for patches, 0.07 for images
     methods: tuple[Method, ...] = ("knn", "linear")  # of classification
@@ -55,6 +64,7 @@ class EvaluateConfig:
     depth: tuple[float, float] = (1e-3, 10.0)  # metres; depths outside are ignored
     eigen: bool = False  # measure depth inside the Eigen crop of 480 x 640 photos
     alphas: tuple[float, ...] = (0.05, 0.1)  # of PCK, as shares of the longer side
+    retrieval: RetrievalConfig = RetrievalConfig()  # of the tasks retrieval and explanation
     resamples: int = 500  # of the test images, for intervals
     batch: int = 8  # images per forward pass
     cache: str | Path | None = None  # folder that keeps tokens for the next run

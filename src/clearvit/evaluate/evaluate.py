@@ -15,12 +15,24 @@ from clearvit.dense.folders import label_splits, read_depths, read_labels
 from clearvit.dense.layouts import read_masks, recognised
 from clearvit.dense.splits import DepthSplit, LabelSplit, MaskSplit, Split
 from clearvit.errors import ImageError, ModelError, closest
-from clearvit.evaluate import tasks
+from clearvit.evaluate import tasks, tasks_untrained, zero_shot
 from clearvit.evaluate.config import EvaluateConfig
 from clearvit.evaluate.table import Result, Row, Table, as_row
 from clearvit.images import find_images
 
-Task = Literal["segmentation", "neighbours", "depth", "classification", "correspondence"]
+Task = Literal[
+    "segmentation",
+    "neighbours",
+    "depth",
+    "classification",
+    "correspondence",
+    "clustering",
+    "class-correspondence",
+    "zero-shot-segmentation",
+    "zero-shot-classification",
+    "retrieval",
+    "explanation",
+]
 TASKS: tuple[Task, ...] = get_args(Task)
 Progress = Callable[[int, int], None]
 Run = Callable[..., list[Result]]
@@ -42,6 +54,15 @@ _USED = {
         "test",
     ),
     "correspondence": ("alphas",),
+    "retrieval": ("test", "retrieval"),
+    "explanation": ("test", "alphas", "retrieval"),
+    "clustering": ("layout", "test"),
+    "class-correspondence": ("layout", "test"),
+    "zero-shot-segmentation": (
+        *("layout", "test", "subset", "inference", "crop", "stride", "heads", "names", "texts"),
+        *("prompts", "threshold"),
+    ),
+    "zero-shot-classification": ("test", "names", "texts", "prompts"),
 }
 
 
@@ -61,7 +82,9 @@ def evaluate(
     Args:
         backbone: One backbone, or several for one table.
         task: "segmentation" (linear probe), "neighbours" (dense nearest neighbours), "depth"
-            (linear probe), "classification", or "correspondence" under known warps.
+            (linear probe), "classification", "correspondence" under known warps,
+            "class-correspondence" between photos of a class, "clustering" of one image,
+            "zero-shot-segmentation" or "zero-shot-classification" by the names of the classes.
         data: The folder: masks in a known layout, rgb beside depth, class folders, or photos.
         config: Everything that can be chosen.
         progress: Called with the images done and all images, in every pass over images.
@@ -105,6 +128,19 @@ def check_data(task: Task, data: Path, config: EvaluateConfig) -> tuple[Run, dic
         near, far = _depths(data, config)
         facts = {"train_images": len(near), "test_images": len(far)}
         return partial(_apply, tasks.estimate_depth, (near, far), config, {}), facts
+    if task in ("clustering", "class-correspondence"):
+        split, facts = tasks_untrained.masks_to_test(data, config)
+        untrained = tasks_untrained.cluster
+        if task == "class-correspondence":
+            untrained = tasks_untrained.match_classes
+        return partial(_apply, untrained, (split,), config, {}), facts
+    if task == "zero-shot-segmentation":
+        segments, words, facts = zero_shot.masks_and_words(data, config)
+        by_words = zero_shot.segment_by_words
+        return partial(_apply, by_words, (segments, words), config, {}), facts
+    if task == "zero-shot-classification":
+        named, words, facts = zero_shot.labels_and_words(data, config)
+        return partial(_apply, zero_shot.classify_by_words, (named, words), config, {}), facts
     masks = _masks(data, config)
     told: dict[str, Any] = {
         "layout": config.layout or recognised(data),
@@ -169,6 +205,8 @@ def _protocol(task: Task, backbones: Sequence[Backbone], config: EvaluateConfig)
     told = {name: options[name] for name in (*_USED[task], *_COMMON)}
     if "recipe" in told and config.recipe != "fast":
         told["iterations"] = config.steps
+    if "inference" in told and told["inference"] is None:
+        told["inference"] = "slide" if task == "zero-shot-segmentation" else "whole"
     told["size"] = [list(one.fitting_size(config.size)) for one in backbones]
     return {key: list(value) if isinstance(value, tuple) else value for key, value in told.items()}
 

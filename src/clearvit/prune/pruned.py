@@ -99,9 +99,10 @@ class PrunedBackbone(VitBackbone):
         return replace(self._full(groups, grid, norm), **extra, **per_block(captured, self.depth))
 
     def _everyone(self, x: Tensor) -> Group:
-        patches = x.shape[1] - len(self.prefix_names)
-        images = torch.arange(len(x), device=x.device)
-        return Group(images, x, Survivors.everyone(len(x), patches, x.device))
+        batch, length, _ = x.shape  # not len(x), which an exported graph would hold as a constant
+        images = torch.arange(batch, device=x.device)
+        patches = length - len(self.prefix_names)
+        return Group(images, x, Survivors.everyone(batch, patches, x.device))
 
     def _stepped(
         self, group: Group, index: int, rope: Tensor | None, kinds: Sequence[Kind]

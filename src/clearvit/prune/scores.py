@@ -6,6 +6,7 @@ prefix tokens.
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, get_args
 
 import torch
@@ -74,5 +75,13 @@ def random_scores(places: Tensor, count: int, seed: int) -> Tensor:
         count: Patches N of the whole grid.
         seed: Of the numbers.
     """
-    numbers = torch.rand(count, generator=torch.Generator().manual_seed(seed))
-    return numbers.to(places.device)[places]
+    return torch.tensor(_drawn(count, seed), device=places.device)[places]
+
+
+@functools.cache
+def _drawn(count: int, seed: int) -> list[float]:
+    """Draw once, in plain numbers: an exported graph holds them and does not draw itself."""
+    numbers: list[float] = torch.rand(
+        count, generator=torch.Generator().manual_seed(seed)
+    ).tolist()
+    return numbers

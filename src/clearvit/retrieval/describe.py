@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +15,23 @@ from torch import Tensor
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.tokens import Tokens
 from clearvit.errors import ImageError, ModelError, StoreError, closest
-from clearvit.retrieval.marginals import class_attention, rollout, uniform
+from clearvit.retrieval.marginals import (
+    class_attention,
+    flag_artifacts,
+    official_rollout,
+    rollout,
+    uniform,
+    without_artifacts,
+)
 from clearvit.retrieval.matching import Locals
 from clearvit.retrieval.pooling import Grid, pool, pool_marginal
 
 Descriptor = Literal["auto", "class", "mean", "joint"]
-Marginal = Literal["auto", "attention", "rollout", "uniform"]
+Settled = Literal["attention", "rollout", "rollout_min", "uniform", "without_artifacts"]
+Marginal = Literal["auto"] | Settled
 DESCRIPTORS = ("auto", "class", "mean", "joint")
-MARGINALS = ("auto", "attention", "rollout", "uniform")
+SETTLED: tuple[Settled, ...] = get_args(Settled)
+MARGINALS = ("auto", *SETTLED)
 FORMAT = 1
 
 
@@ -36,7 +45,7 @@ class Recipe:
     patches: Grid  # that the model makes
     grid: Grid  # that is kept
     descriptor: Literal["class", "mean", "joint"]
-    marginal: Literal["attention", "rollout", "uniform"]
+    marginal: Settled
     channels: int  # of a descriptor
     width: int  # channels of a patch
     format: int = FORMAT
@@ -97,17 +106,15 @@ def make_recipe(
         grid: Patches to keep, at most as many as the backbone makes.
         descriptor: "class" token, "mean" of the patches, or "joint" space of images and texts;
             "auto" is joint for CLIP-like models, else class, else mean.
-        marginal: Weights of the patches: class "attention", "rollout", "uniform"; "auto" is
-            attention where there is a class token to look, else uniform.
+        marginal: Weights of the patches: class "attention", "rollout" (Eq. 7 of the paper),
+            "rollout_min" (its code), "uniform", or "without_artifacts", which is "auto" with the
+            tokens that are far too long kept out; "auto" is attention where there is a class token
+            to look, else uniform.
     """
     check_choice("descriptor", descriptor, DESCRIPTORS)
     check_choice("marginal", marginal, MARGINALS)
     pixels = backbone.fitting_size(size)
-    attends = backbone.depth > 0 and "class" in backbone.prefix_names
-    if marginal == "auto":
-        marginal = "attention" if attends else "uniform"
-    if marginal != "uniform" and not attends:
-        raise ModelError(f"'{backbone.name}' has no class token that attends; use uniform weights.")
+    settled = settle_marginal(backbone, marginal)
     blank = torch.zeros(1, 3, *pixels, device=backbone.device, dtype=backbone.dtype)
     tokens = backbone.tokens(blank)
     if descriptor == "auto":
@@ -123,10 +130,28 @@ def make_recipe(
         patches=tokens.grid,
         grid=(min(across[0], tokens.grid[0]), min(across[1], tokens.grid[1])),
         descriptor=descriptor,
-        marginal=marginal,
+        marginal=settled,
         channels=_descriptors(backbone, blank, tokens, descriptor).shape[1],
         width=backbone.width,
     )
+
+
+def settle_marginal(backbone: Backbone, marginal: Marginal) -> Settled:
+    """Say what "auto" means for a backbone, and refuse weights that it cannot give."""
+    if marginal == "auto":
+        return "attention" if _attends(backbone) else "uniform"
+    if marginal == "without_artifacts" and not backbone.depth:
+        raise ModelError(
+            f"'{backbone.name}' has no tokens before a final norm, where artifacts show; use"
+            " uniform weights."
+        )
+    if marginal in ("attention", "rollout", "rollout_min") and not _attends(backbone):
+        raise ModelError(f"'{backbone.name}' has no class token that attends; use uniform weights.")
+    return marginal
+
+
+def _attends(backbone: Backbone) -> bool:
+    return backbone.depth > 0 and "class" in backbone.prefix_names
 
 
 def fingerprint_at(backbone: Backbone, size: tuple[int, int]) -> str:
@@ -136,15 +161,31 @@ def fingerprint_at(backbone: Backbone, size: tuple[int, int]) -> str:
 
 def describe(backbone: Backbone, pixels: Tensor, recipe: Recipe) -> Described:
     """Describe normalised pixels (B, 3, height, width), without gradients."""
-    with torch.no_grad():
-        tokens = backbone.forward(pixels, **_asked(backbone, recipe))
-        patches = pool(tokens.patches.float(), tokens.grid, recipe.grid)
-        marginal = _marginal(tokens, recipe)
-        return Described(
-            descriptors=_descriptors(backbone, pixels, tokens, recipe.descriptor).cpu(),
-            patches=F.normalize(patches, dim=-1).cpu(),
-            weights=pool_marginal(marginal.float(), tokens.grid, recipe.grid).cpu(),
+    return describe_each(backbone, pixels, recipe, [recipe.marginal])[0]
+
+
+@torch.no_grad()
+def describe_each(
+    backbone: Backbone, pixels: Tensor, recipe: Recipe, marginals: Sequence[Settled]
+) -> list[Described]:
+    """Describe the same pixels under several marginals, in one pass."""
+    tokens, flags = _tokens(backbone, pixels, marginals)
+    descriptors = _descriptors(backbone, pixels, tokens, recipe.descriptor).cpu()
+    found = []
+    for marginal in marginals:
+        weights = _weights(backbone, tokens, marginal)
+        keep = None
+        if marginal == "without_artifacts" and flags is not None:
+            weights, keep = without_artifacts(weights, flags), ~flags
+        patches = pool(tokens.patches.float(), tokens.grid, recipe.grid, keep=keep)
+        found.append(
+            Described(
+                descriptors=descriptors,
+                patches=F.normalize(patches, dim=-1).cpu(),
+                weights=pool_marginal(weights, tokens.grid, recipe.grid).cpu(),
+            )
         )
+    return found
 
 
 def check_finite(described: Described, names: Sequence[str]) -> None:
@@ -162,22 +203,36 @@ def check_choice(option: str, value: str, known: Sequence[str]) -> None:
         raise ModelError(f"{option} is '{value}'; use {', '.join(known)}.{closest(value, known)}")
 
 
-def _asked(backbone: Backbone, recipe: Recipe) -> dict[str, Any]:
-    if recipe.marginal == "attention":
-        return {"capture": "prefix_attention"}
-    if recipe.marginal == "rollout":
-        return {"layers": range(backbone.depth), "capture": "attention"}
-    return {}
+def _tokens(
+    backbone: Backbone, pixels: Tensor, marginals: Sequence[Settled]
+) -> tuple[Tokens, Tensor | None]:
+    """Final tokens with the attention that the marginals need, and flags of artifacts (B, N)."""
+    asked: dict[str, Any] = {}
+    if "rollout" in marginals or "rollout_min" in marginals:
+        asked = {"layers": range(backbone.depth), "capture": ("attention", "prefix_attention")}
+    elif "attention" in marginals or ("without_artifacts" in marginals and _attends(backbone)):
+        asked = {"capture": "prefix_attention"}
+    if "without_artifacts" not in marginals:
+        return backbone.forward(pixels, **asked), None
+    raw = backbone.forward(pixels, norm=False, **asked)  # lengths show before the final norm only
+    network: Any = backbone.network
+    normed = network.norm(torch.cat([raw.prefix, raw.patches], 1))
+    prefix = raw.prefix.shape[1]
+    parts = {"prefix": normed[:, :prefix], "patches": normed[:, prefix:], "normed": True}
+    return dataclasses.replace(raw, **parts), flag_artifacts(raw.norms)
 
 
-def _marginal(tokens: Tokens, recipe: Recipe) -> Tensor:
+def _weights(backbone: Backbone, tokens: Tokens, marginal: Settled) -> Tensor:
+    """Weights of all patches, (B, N)."""
     prefix = tokens.prefix.shape[1]
-    if recipe.marginal == "attention":
-        return class_attention(tokens.prefix_attention[-1], prefix)
-    if recipe.marginal == "rollout":
-        blocks = [tokens.attention[block] for block in tokens.attention]
-        return rollout(torch.stack(blocks, dim=1), prefix=prefix)
-    return uniform(tokens.patches)
+    if marginal == "attention" or (marginal == "without_artifacts" and _attends(backbone)):
+        return class_attention(tokens.prefix_attention[-1], prefix).float()
+    if marginal in ("rollout", "rollout_min"):
+        blocks = torch.stack([tokens.attention[block] for block in tokens.attention], dim=1)
+        if marginal == "rollout":
+            return rollout(blocks, prefix=prefix).float()
+        return official_rollout(blocks, prefix=prefix).float()
+    return uniform(tokens.patches).float()
 
 
 def _descriptors(backbone: Backbone, pixels: Tensor, tokens: Tokens, kind: str) -> Tensor:

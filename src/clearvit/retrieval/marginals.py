@@ -138,6 +138,13 @@ def rollout(
     return normalised(mean[..., prefix:] if through_prefix else mean)
 
 
+def official_rollout(attention: Tensor, *, prefix: int = 1) -> Tensor:
+    """Roll out as the code of the paper does: least head, a tenth discarded; see `rollout`."""
+    return rollout(
+        attention, fuse="min", norm="l1", first="normalised", discard=0.1, prefix=prefix
+    )
+
+
 def class_rollout(attention: Tensor, *, prefix: int = 1) -> Tensor:
     """Roll out as Abnar and Zuidema do: the row of the class token over the patches, (..., N - P).
 

@@ -67,7 +67,7 @@ def retrieval_metrics(
     relevant = (labels[order.clamp(min=0)] == asked[:, None]) & (order >= 0)
     count = (asked[:, None] == labels).sum(1) - int(among)
     places = count + 1 if convention == "diml" else count
-    per_query = _per_query(relevant, places)
+    per_query = per_query_metrics(relevant, places)
     included = torch.ones_like(count, dtype=torch.bool) if convention == "diml" else count > 0
     per_query[~included] = torch.nan
     precision_at_1, r_precision, map_at_r = per_query[included].mean(0).tolist()
@@ -103,8 +103,13 @@ def without_self(order: Tensor) -> Tensor:
     return torch.where(own, -1, order).gather(1, last)[:, : order.shape[1] - 1]
 
 
-def _per_query(relevant: Tensor, places: Tensor) -> Tensor:
-    """P@1, RP and MAP@R of each query, (Q, 3); relevant (Q, M), places R (Q,)."""
+def per_query_metrics(relevant: Tensor, places: Tensor) -> Tensor:
+    """P@1, RP and MAP@R of each query, (Q, 3).
+
+    Args:
+        relevant: Whether each item of the ranked lists is, (Q, M) bool, best first.
+        places: R of each query, (Q,).
+    """
     width = min(relevant.shape[1], int(places.max()))
     hits = relevant[:, :width].double()
     rank = torch.arange(1, width + 1, device=hits.device)

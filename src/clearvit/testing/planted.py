@@ -37,6 +37,7 @@ def planted(
     *,
     block: int | None = None,
     until: int | None = None,
+    lossy: bool = True,
 ) -> Planted:
     """Plant artifacts into a backbone; the original is left as it was.
 
@@ -53,6 +54,9 @@ def planted(
         block: First block whose output has them, from 0; the middle one by default.
         until: Last such block; the last of the network by default. Blocks behind it may repair
             what they get.
+        lossy: High- and low-norm artifacts stand instead of the patch. Otherwise a high-norm one is
+            added to it and a low-norm one is the patch itself, shortened: what the patch held is
+            still there. Positional ones always keep it.
 
     Returns:
         The backbone and `mask(images, size=None)`, which gives the places as (B, N) bool for
@@ -66,7 +70,7 @@ def planted(
         raise ModelError(f"fraction is {fraction}; use a share in (0, 0.5].")
     first = backbone.depth // 2 if block is None else backbone.block_indices([block])[0]
     last = backbone.block_indices([-1 if until is None else until])[0]
-    sick = PlantedBackbone(backbone, kind, fraction, seed, range(first, last + 1))
+    sick = PlantedBackbone(backbone, kind, fraction, seed, range(first, last + 1), lossy)
     return Planted(sick, sick.mask)
 
 
@@ -74,11 +78,18 @@ class PlantedBackbone(VitBackbone):
     """A ViT whose tokens are overwritten at some places, in some blocks."""
 
     def __init__(
-        self, backbone: VitBackbone, kind: Kind, fraction: float, seed: int, blocks: range
+        self,
+        backbone: VitBackbone,
+        kind: Kind,
+        fraction: float,
+        seed: int,
+        blocks: range,
+        lossy: bool,
     ) -> None:
         self.__dict__.update(copy.copy(backbone).__dict__)
         self.name = f"{backbone.name} + {kind}"
-        self.kind, self.fraction, self.seed, self.blocks = kind, fraction, seed, blocks
+        self.kind, self.fraction, self.seed = kind, fraction, seed
+        self.blocks, self.lossy = blocks, lossy
         self._places = torch.empty(0)
 
     def mask(self, images: Images, *, size: int | Size | None = None) -> Tensor:
@@ -108,9 +119,12 @@ class PlantedBackbone(VitBackbone):
             direction = torch.randn(self.width, generator=self._generator()).to(patches)
             turned = F.normalize(patches, dim=-1) + 3 * F.normalize(direction, dim=0)
             return F.normalize(turned, dim=-1) * typical
+        if self.kind == "low-norm" and not self.lossy:
+            return F.normalize(patches, dim=-1) * LENGTH[self.kind] * typical
         healthy = (~self._places)[..., None]
         mean = (patches * healthy).sum(1, keepdim=True) / healthy.sum(1, keepdim=True)
-        return F.normalize(mean, dim=-1) * LENGTH[self.kind] * typical
+        alone = F.normalize(mean, dim=-1) * LENGTH[self.kind] * typical
+        return alone if self.lossy else patches + alone
 
     def _drawn(self, pixels: Tensor) -> Tensor:
         """Choose the places, (B, 3, height, width) -> (B, N) bool, from each picture alone."""
@@ -136,7 +150,7 @@ class PlantedBackbone(VitBackbone):
         return torch.Generator().manual_seed(self.seed * 1_000_003 + extra)
 
     def _settings(self) -> tuple[object, ...]:
-        return (*super()._settings(), self.kind, self.fraction, self.seed, self.blocks)
+        return (*super()._settings(), self.kind, self.fraction, self.seed, self.blocks, self.lossy)
 
 
 def _likeness(picture: Tensor) -> Tensor:
