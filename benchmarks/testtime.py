@@ -120,7 +120,7 @@ def head(options: argparse.Namespace, found: RegisterNeurons, minutes: float) ->
     return f"""# Test-time registers: what they remove and what they cost
 
 `demo` at {options.size} px; {time.strftime("%Y-%m-%d")}, {platform.machine()}, {options.threads}
-thread, torch {torch.__version__}. Blocks are counted from 1. Reproduce:
+thread(s), torch {torch.__version__}. Blocks are counted from 1. Reproduce:
 `python benchmarks/testtime.py --images PHOTOS --classes IMAGEFOLDER --find {options.find}`
 
 Neurons were found on {found.images} photos in {minutes:.1f} minutes, on a machine that was busy

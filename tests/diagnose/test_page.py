@@ -15,7 +15,7 @@ from clearvit.diagnose.maps import exhibits, places, registers
 from clearvit.diagnose.page import report_json, report_sections, write_report
 from clearvit.errors import ModelError, StoreError
 from clearvit.images import find_images
-from clearvit.report.page import Section
+from clearvit.report.elements import Section
 from clearvit.testing import planted
 from tests.conftest import tiny_network
 from tests.report.test_page import check

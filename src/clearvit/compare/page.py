@@ -20,18 +20,9 @@ from clearvit.diagnose.compare import shortened
 from clearvit.errors import StoreError
 from clearvit.files import write_json
 from clearvit.report.chart import MARKERS, chart, dress, series_colours
+from clearvit.report.elements import Command, Details, Element, Paragraph, Picture, Section, Table
 from clearvit.report.figure import FAINT, save_figure
-from clearvit.report.page import (
-    Command,
-    Details,
-    Element,
-    Paragraph,
-    Picture,
-    Section,
-    Table,
-    png,
-    write_page,
-)
+from clearvit.report.page import png, write_page
 
 
 def write_comparison(comparison: Comparison, out: Path) -> Path:

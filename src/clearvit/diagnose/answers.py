@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clearvit.report.page import Details, Paragraph, Section
+from clearvit.report.elements import Details, Paragraph, Section
 from clearvit.tails import COMMONEST, EXCESS, NEAREST, RAREST
 
 ANSWERS = (

@@ -8,7 +8,7 @@ from clearvit.diagnose.experiments import Experiments, Published
 from clearvit.diagnose.figures import redundancy
 from clearvit.diagnose.neighbours import Contrast
 from clearvit.diagnose.probes import Probe, Row
-from clearvit.report.page import Details, Element, Paragraph, Picture, Section, Table
+from clearvit.report.elements import Details, Element, Paragraph, Picture, Section, Table
 
 TITLES = {
     "position": "Where the token sits",

@@ -9,7 +9,7 @@ from clearvit import __version__
 from clearvit.diagnose.blocks import QUANTILES, BlockReport
 from clearvit.diagnose.diagnosis import Diagnosis
 from clearvit.diagnose.figures import TIMES
-from clearvit.report.page import Cell, Command, Details, Element, Section, Table
+from clearvit.report.elements import Cell, Command, Details, Element, Section, Table
 from clearvit.tails import Tail
 
 TAIL_HEADER = ("side", "cutoff", "flagged", "95 % interval", "tokens", "explained", "confidence")

@@ -20,7 +20,7 @@ from clearvit.diagnose.numbers import numbers_section
 from clearvit.diagnose.verdict import MEANING, Finding, Verdict
 from clearvit.errors import ModelError, StoreError
 from clearvit.files import write_json
-from clearvit.report.page import (
+from clearvit.report.elements import (
     Command,
     Element,
     Facts,
@@ -30,8 +30,8 @@ from clearvit.report.page import (
     Section,
     Table,
     Tone,
-    write_page,
 )
+from clearvit.report.page import write_page
 
 TITLES: dict[Verdict, tuple[str, Tone]] = {
     "none": ("No artifact tokens", "good"),

@@ -1,6 +1,12 @@
 """How a page looks: on a desk, on a phone, in the dark and on paper."""
 
-CSS = """
+_MOST_TABS = 12
+_SHOWN = ",\n".join(
+    f".tabs > input:nth-of-type({i}):checked ~ div:nth-of-type({i})"
+    for i in range(1, _MOST_TABS + 1)
+)
+
+_RULES = """
 :root {
   color-scheme: light dark;
   --paper: #ffffff; --ink: #1d2330; --faint: #596070; --line: #d9dde5; --soft: #f4f6f9;
@@ -111,6 +117,25 @@ figure { margin: 1.2rem 0 2rem; }
   .card img { width: max(100%, min(var(--width), 42rem)); max-width: none; }
 }
 @media (prefers-color-scheme: dark) { .card { padding: 0.6rem; } }
+.slider { max-width: 40rem; }
+.stage { position: relative; border-radius: 8px; overflow: hidden; }
+.stage img { display: block; width: 100%; height: auto; image-rendering: pixelated; }
+.over { position: absolute; inset: 0; clip-path: inset(0 calc(100% - var(--cut, 50%)) 0 0); }
+.slider label { display: flex; gap: 0.8rem; align-items: center; margin-top: 0.5rem; }
+.slider input { flex: 1; min-width: 6rem; accent-color: var(--link); }
+.slider span { font-size: 0.9rem; }
+.tabs { border: 0; margin: 1rem 0; padding: 0; }
+.tabs legend { font-weight: 600; padding: 0; margin-bottom: 0.5rem; }
+.tabs > input { position: absolute; opacity: 0; }
+.tabs > label {
+  display: inline-block; padding: 0.25rem 0.8rem; margin: 0 0.4rem 0.4rem 0; cursor: pointer;
+  border: 1px solid var(--line); border-radius: 999px; font-size: 0.92rem;
+}
+.tabs > input:checked + label { background: var(--ink); color: var(--paper); }
+.tabs > input:focus-visible + label { outline: 2px solid var(--link); outline-offset: 2px; }
+.tabs > div { display: none; }
+.tabs > div > .title { display: none; font-weight: 600; }
+TABS { display: block; }
 figcaption { color: var(--faint); font-size: 0.9rem; margin-top: 0.5rem; max-width: 46rem; }
 code { font-family: var(--mono); font-size: 0.88em; overflow-wrap: anywhere; }
 .command p { margin-bottom: 0.3rem; }
@@ -130,10 +155,13 @@ summary { cursor: pointer; font-weight: 600; }
     --good-soft: #fff; --warn-soft: #fff; --bad-soft: #fff;
   }
   body { font-size: 10pt; padding: 0; }
-  nav, .skip { display: none; }
+  nav, .skip, .slider input, .tabs > label { display: none; }
+  .tabs > div, .tabs > div > .title { display: block; }
   h2, h3, h4 { break-after: avoid; }
   figure, .notice, tr { break-inside: avoid; }
   .scroll, .card, pre { overflow: visible; }
   details::details-content { content-visibility: visible; block-size: auto; }
 }
 """
+
+CSS = _RULES.replace("TABS", _SHOWN)

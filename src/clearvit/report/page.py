@@ -1,4 +1,6 @@
-"""One HTML file made of sections: it needs no network, no script and no other file.
+"""One HTML file made of sections: it needs no network and no other file.
+
+Only sliders need a script, of three lines; the page allows that one and no other.
 
 Everything that a user or a file name brings is escaped. The same input gives the same bytes.
 """
@@ -6,6 +8,7 @@ Everything that a user or a file name brings is escaped. The same input gives th
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import math
 import re
@@ -13,10 +16,8 @@ import struct
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Literal
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -24,9 +25,20 @@ from matplotlib.figure import Figure
 from clearvit.errors import StoreError
 from clearvit.files import written_whole
 from clearvit.report.css import CSS
-
-Tone = Literal["good", "warn", "bad"]
-Cell = str | int | float | None
+from clearvit.report.elements import (
+    Cell,
+    Command,
+    Details,
+    Element,
+    Facts,
+    Notice,
+    Picture,
+    Section,
+    Slider,
+    Table,
+    Tabs,
+    Tone,
+)
 
 SHARPNESS = 150  # pixels per inch of embedded figures
 INCH = 78.0  # pixels of the page per inch of a figure; smaller than SHARPNESS, for fine screens
@@ -37,79 +49,16 @@ SHORT = 30  # letters of a cell that stays on one line
 NUMBER = ' class="number"'
 PNG = b"\x89PNG\r\n\x1a\n"
 MARKS: dict[Tone, str] = {"good": "✓", "warn": "!", "bad": "✗"}
+GENERATOR = '<meta name="generator" content="clearvit">'
+SCRIPT = """for (const range of document.querySelectorAll(".slider input")) {
+  const cut = () => range.closest(".slider").style.setProperty("--cut", range.value + "%");
+  range.addEventListener("input", cut); cut(); }"""
 # Even a forgotten link could load nothing.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A few sentences."""
-
-    text: str
-    faint: bool = False  # small print
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Numbers that one should see first, each with its name."""
-
-    items: tuple[tuple[str, str], ...]  # (name, value)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells; columns of numbers are aligned on the right, unknown numbers are a dash."""
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    caption: str = ""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture with the words for those who cannot see it."""
-
-    content: Figure | bytes  # bytes of a PNG file
-    alt: str
-    caption: str = ""
-    command: str = ""  # what makes it again
-
-
-@dataclass(frozen=True)
-class Command:
-    """Code to copy; one click selects all of it."""
-
-    code: str
-    caption: str = ""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """A box that says what matters."""
-
-    title: str
-    text: str
-    tone: Tone
-    elements: tuple[Element, ...] = ()
-
-
-@dataclass(frozen=True)
-class Details:
-    """Folded until somebody asks."""
-
-    summary: str
-    elements: tuple[Element, ...]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading and what stands below it, other sections included."""
-
-    title: str
-    elements: tuple[Element, ...]
-
-
-Element = Paragraph | Facts | Table | Picture | Command | Notice | Details | Section
+POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-"
+    + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    + "'"
+)
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], *, subtitle: str = "") -> Path:
@@ -136,11 +85,17 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") 
     """Give the HTML that `write_page` writes."""
     writer = _Writer()
     body = [writer.element(section, level=2) for section in sections]
+    return whole_page(title, body, contents=writer.contents(), subtitle=subtitle)
+
+
+def whole_page(title: str, body: Sequence[str], *, contents: str = "", subtitle: str = "") -> str:
+    """Put rendered parts between head and foot."""
     line = f'<p class="subtitle">{_text(subtitle)}</p>' if subtitle else ""
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en">',
         '<head><meta charset="utf-8">',
+        GENERATOR,
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
@@ -148,10 +103,12 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") 
         f"<style>{CSS}</style></head>",
         '<body><a class="skip" href="#content">Skip to the content</a>',
         f"<header><h1>{_text(title)}</h1>{line}</header>",
-        writer.contents(),
+        contents,
         '<main id="content">',
         *body,
-        "</main></body></html>",
+        "</main>",
+        f"<script>{SCRIPT}</script>" if any('class="slider"' in part for part in body) else "",
+        "</body></html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
@@ -175,6 +132,10 @@ class _Writer:
             return _table(element, self._id("table"))
         if isinstance(element, Picture):
             return _picture(element)
+        if isinstance(element, Slider):
+            return _slider(element)
+        if isinstance(element, Tabs):
+            return self._tabs(element, level)
         if isinstance(element, Command):
             return _command(element)
         if isinstance(element, Facts):
@@ -209,6 +170,21 @@ class _Writer:
             f"{MARKS[notice.tone]}</span>{_text(notice.title)}</p>"
             f"<p>{_text(notice.text)}</p>{self._all(notice.elements, level)}</div>"
         )
+
+    def _tabs(self, tabs: Tabs, level: int) -> str:
+        """Radio buttons: they work without a script, and with the arrow keys."""
+        name = self._id("tabs")
+        heads = "".join(
+            f'<input type="radio" name="{name}" id="{name}-{i}"{" checked" * (i == 0)}>'
+            f'<label for="{name}-{i}">{_text(title)}</label>'
+            for i, (title, _) in enumerate(tabs.items)
+        )
+        panels = "".join(
+            f'<div><p class="title">{_text(title)}</p>{self._all(inside, level)}</div>'
+            for title, inside in tabs.items
+        )
+        label = escape(tabs.label)
+        return f'<fieldset class="tabs"><legend>{label}</legend>{heads}{panels}</fieldset>'
 
     def _all(self, elements: Sequence[Element], level: int) -> str:
         return "\n".join(self.element(element, level) for element in elements)
@@ -271,16 +247,41 @@ def _command(command: Command) -> str:
 
 def _picture(picture: Picture) -> str:
     data = picture.content if isinstance(picture.content, bytes) else png(picture.content)
-    width, height = _png_size(data)
-    shown = round(width * INCH / SHARPNESS)
-    words = [_text(picture.caption)] if picture.caption else []
-    words += [f"<code>{escape(picture.command)}</code>"] if picture.command else []
-    caption = f"<figcaption>{' '.join(words)}</figcaption>" if words else ""
+    shown = round(_png_size(data)[0] * INCH / SHARPNESS)
     return (
         f'<figure><div class="card" style="--width: {shown}px" tabindex="0" role="group"'
-        f' aria-label="Picture"><img alt="{_text(picture.alt)}" width="{width}" height="{height}"'
-        f' src="data:image/png;base64,{base64.b64encode(data).decode()}"></div>{caption}</figure>'
+        f' aria-label="Picture">{_image(data, picture.alt)}</div>{_caption(picture)}</figure>'
     )
+
+
+def _slider(slider: Slider) -> str:
+    if _png_size(slider.before) != _png_size(slider.after):
+        raise ValueError("the two pictures of a slider must have one size.")
+    first, second = (_text(name) for name in slider.names)
+    under, over = (
+        _image(data, f"{slider.alt}: {name}")
+        for data, name in ((slider.after, slider.names[1]), (slider.before, slider.names[0]))
+    )
+    return (
+        f'<figure class="slider"><div class="stage">{under}<div class="over">{over}</div></div>'
+        f'<label><span>{first}</span><input type="range" min="0" max="100" value="50"'
+        f' aria-label="How much to see of {first}; the rest is {second}"><span>{second}</span>'
+        f"</label>{_caption(slider)}</figure>"
+    )
+
+
+def _image(data: bytes, alt: str) -> str:
+    width, height = _png_size(data)
+    return (
+        f'<img alt="{_text(alt)}" width="{width}" height="{height}"'
+        f' src="data:image/png;base64,{base64.b64encode(data).decode()}">'
+    )
+
+
+def _caption(shown: Picture | Slider) -> str:
+    words = [_text(shown.caption)] if shown.caption else []
+    words += [f"<code>{escape(shown.command)}</code>"] if shown.command else []
+    return f"<figcaption>{' '.join(words)}</figcaption>" if words else ""
 
 
 def png(figure: Figure) -> bytes:

@@ -16,8 +16,9 @@ from PIL import Image
 from clearvit.errors import ImageError
 from clearvit.images import read_image
 from clearvit.report.chart import AMBER, BLUE, GREEN, ORANGE, PURPLE, SKY
+from clearvit.report.elements import Facts, Notice, Paragraph, Picture, Section, Table
 from clearvit.report.figure import INK, SHARE, Array, Panel, draw_panels, shared_limits
-from clearvit.report.page import Facts, Notice, Paragraph, Picture, Section, Table, write_page
+from clearvit.report.page import write_page
 from clearvit.retrieval.explanation import Explanation, Match
 from clearvit.retrieval.hits import Hit, Hits
 

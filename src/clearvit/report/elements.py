@@ -1,0 +1,102 @@
+"""What a page is made of; `clearvit.report.page` turns it into HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.figure import Figure
+
+Tone = Literal["good", "warn", "bad"]
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A few sentences."""
+
+    text: str
+    faint: bool = False  # small print
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Numbers that one should see first, each with its name."""
+
+    items: tuple[tuple[str, str], ...]  # (name, value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells; columns of numbers are aligned on the right, unknown numbers are a dash."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture with the words for those who cannot see it."""
+
+    content: Figure | bytes  # bytes of a PNG file
+    alt: str
+    caption: str = ""
+    command: str = ""  # what makes it again
+
+
+@dataclass(frozen=True)
+class Slider:
+    """Two pictures of one size, one over the other; a slider uncovers the second."""
+
+    before: bytes  # of a PNG file
+    after: bytes
+    names: tuple[str, str]
+    alt: str
+    caption: str = ""
+    command: str = ""  # what makes it again
+
+
+@dataclass(frozen=True)
+class Tabs:
+    """Several contents at one place, one of them shown; on paper all of them."""
+
+    label: str
+    items: tuple[tuple[str, tuple[Element, ...]], ...]  # (title, what it shows)
+
+
+@dataclass(frozen=True)
+class Command:
+    """Code to copy; one click selects all of it."""
+
+    code: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A box that says what matters."""
+
+    title: str
+    text: str
+    tone: Tone
+    elements: tuple[Element, ...] = ()
+
+
+@dataclass(frozen=True)
+class Details:
+    """Folded until somebody asks."""
+
+    summary: str
+    elements: tuple[Element, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it, other sections included."""
+
+    title: str
+    elements: tuple[Element, ...]
+
+
+Element = Paragraph | Facts | Table | Picture | Slider | Tabs | Command | Notice | Details | Section

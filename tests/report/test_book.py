@@ -1,0 +1,49 @@
+import io
+
+import pytest
+from PIL import Image
+
+from clearvit.errors import StoreError
+from clearvit.report.book import bind, find_pages
+from clearvit.report.elements import Paragraph, Section, Slider, Tabs
+from clearvit.report.page import write_page
+from tests.report.test_page import check
+
+
+def page_of(folder, name, *, slider=False):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "PNG")
+    tabs = Tabs("choose", (("one", (Paragraph("1"),)), ("two", (Section("in", ()),))))
+    elements = (Paragraph(f"text of {name}"), tabs)
+    if slider:
+        elements += (Slider(file.getvalue(), file.getvalue(), ("a", "b"), alt="x"),)
+    sections = [Section("Same title", elements), Section("Other", (Section("Deep", ()),))]
+    return write_page(folder / f"{name}.html", f"<{name}> & co", sections, subtitle=f"of {name}")
+
+
+def test_chapters_keep_their_text_and_get_names_of_their_own(tmp_path):
+    pages = [page_of(tmp_path / "a", "first"), page_of(tmp_path / "b", "second", slider=True)]
+    text = bind(pages, tmp_path / "out" / "report.html", "All", subtitle="both").read_text("utf-8")
+    parsed = check(text)
+    assert parsed.headings == [1, 2, 3, 4, 3, 4, 2, 3, 4, 3, 4]
+    words = "".join(parsed.text)
+    assert "text of first" in words and "text of second" in words and "<second> & co" in words
+    assert text.count("<script>") == 1
+
+
+def test_pages_are_found_in_directories_and_only_ours(tmp_path):
+    ours = page_of(tmp_path / "run" / "deep", "first")
+    (tmp_path / "run" / "other.html").write_text("<html><body>not ours</body></html>")
+    assert find_pages([tmp_path / "run", ours]) == [ours]
+    with pytest.raises(StoreError, match="holds no page"):
+        find_pages([tmp_path / "run" / "other.html"])
+    with pytest.raises(StoreError, match="is not there"):
+        find_pages([tmp_path / "nowhere"])
+
+
+def test_a_page_cut_off_is_named(tmp_path):
+    page = page_of(tmp_path, "first")
+    page.write_text(page.read_text("utf-8")[:-200].replace("</main>", ""))
+    with pytest.raises(StoreError, match=r"first\.html' is cut off"):
+        bind([page], tmp_path / "report.html", "All")
+    assert not (tmp_path / "report.html").exists()
