@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,16 +13,28 @@ from matplotlib.ticker import MaxNLocator
 from clearvit import __version__
 from clearvit.compare.compare import Comparison
 from clearvit.compare.norms import NormRule
-from clearvit.compare.picture import pca_figure
+from clearvit.compare.picture import cells_png, pca_figure
 from clearvit.compare.reference import FEW
 from clearvit.compare.table import TIMES, percent, span, table
 from clearvit.diagnose.compare import shortened
 from clearvit.errors import StoreError
 from clearvit.files import write_json
 from clearvit.report.chart import MARKERS, chart, dress, series_colours
-from clearvit.report.elements import Command, Details, Element, Paragraph, Picture, Section, Table
+from clearvit.report.elements import (
+    Command,
+    Details,
+    Element,
+    Paragraph,
+    Picture,
+    Section,
+    Slider,
+    Table,
+    Tabs,
+)
 from clearvit.report.figure import FAINT, save_figure
 from clearvit.report.page import png, write_page
+
+TABS = 6  # photos with a slider
 
 
 def write_comparison(comparison: Comparison, out: Path) -> Path:
@@ -107,7 +119,20 @@ def _picture(comparison: Comparison) -> Section | None:
         " the first model, for all columns and photos: equal colours mean equal features. On the"
         " right what the first model says on average over its views.",
     )
-    return Section("Before and after", (picture,))
+    return Section("Before and after", (*_sliders(comparison), picture))
+
+
+def _sliders(comparison: Comparison) -> list[Element]:
+    """Lay the tokens of the second column over those of the first, photo by photo."""
+    if len(comparison.columns) < 2:
+        return []
+    names = (comparison.columns[0].title, comparison.columns[1].title)
+    items = []
+    for exhibit in comparison.exhibits[:TABS]:
+        before, after = (cells_png(colours) for colours in exhibit.colours[:2])
+        slider = Slider(before, after, names, alt=f"Patch tokens of {exhibit.name} as colours")
+        items.append((PurePosixPath(exhibit.name).name, (slider,)))
+    return [Tabs("Photo", tuple(items))]
 
 
 def _norms(comparison: Comparison) -> Section | None:

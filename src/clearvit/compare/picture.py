@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -61,6 +62,15 @@ def small(photo: NDArray[np.uint8]) -> NDArray[np.uint8]:
     image = Image.fromarray(photo)
     image.thumbnail((SIDE, SIDE))
     return np.asarray(image)
+
+
+def cells_png(colours: NDArray[np.float64]) -> bytes:
+    """Draw colours (H, W, 3) in 0..1 as a PNG file, each cell some pixels wide."""
+    wide = max(1, SIDE // max(colours.shape[:2]))
+    pixels = (colours * 255).round().astype(np.uint8).repeat(wide, 0).repeat(wide, 1)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
 
 
 def pca_figure(exhibits: Sequence[Exhibit], columns: Sequence[Column]) -> Figure:

@@ -8,10 +8,11 @@ from typing import Any
 
 from clearvit.backbones.saved import load_saved, save_backbone
 from clearvit.backbones.vit import VitBackbone
-from clearvit.cure.card import Row, Treatment, write_card
+from clearvit.cure.card import Row, Treatment, loading_code, write_card
 from clearvit.cure.delta import save_delta
 from clearvit.cure.distill import Distilled
 from clearvit.cure.features import whole
+from clearvit.cure.page import write_cure_page
 from clearvit.errors import ModelError
 from clearvit.files import write_json
 from clearvit.images import Skipped
@@ -42,7 +43,10 @@ def write_result(
         epochs=distilled.state.best_epoch,
     )
     before, after = distilled.before, distilled.after
-    write_card(folder, cured, treatment, results=_rows(before, after))
+    rows = _rows(before, after)
+    write_card(folder, cured, treatment, results=rows)
+    code = loading_code(folder, cured)
+    write_cure_page(folder, plan, distilled.state.history, rows, code)
     write_json(
         folder / RESULT,
         {
