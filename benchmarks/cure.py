@@ -153,7 +153,14 @@ def page(comparison: object, runs: list[dict], photos: int, options: argparse.Na
         f" {r['epochs']} | {r['targets'] / 60:.0f} + {r['train'] / 60:.0f} min |"
         for r in runs
     ]
-    return f"""# Cure: the demo model before and after
+    many = len(runs) > 1
+    title = "how many registers?" if many else "the demo model before and after"
+    nearest = (
+        f" 1-NN: leave-one-out accuracy of class tokens, {comparison.labelled} images."
+        if comparison.labelled
+        else ""
+    )
+    return f"""# Cure: {title}
 
 `demo` (DINOv2 ViT-S/14) at {options.size} px, cured on {photos} photos, measured on
 {len(comparison.images)} others; {time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()}
@@ -167,7 +174,7 @@ cores, torch {torch.__version__}. Reproduce:
 Distance: mean of 1 - cosine of the patches, in one forward pass, to the average of the raw model
 over {yard.views} views. Gap closed: from the raw model (0 %) to its own 10-view average (100 %,
 distance {yard.few:.4f}), with its 95 % interval over photos. Class token: mean cosine to the raw
-model's. 1-NN: leave-one-out accuracy of class tokens, {comparison.labelled} images of 100 classes.
+model's.{nearest}
 High-norm: share of patches beyond the raw model's cutoffs in blocks {blocks}, where it has them;
 largest: largest norm in the block where it has most, times the median of its image. Shifted: change
 of features under a shift by whole patches, as a share of the distance between different contents.
@@ -179,7 +186,7 @@ Cost: time of a forward pass.
 |---|---|---|---|---|
 {chr(10).join(trained)}
 
-The targets are computed by the first run and shared by the others.
+The targets are computed once{" and shared by all runs" * many}.
 """
 
 

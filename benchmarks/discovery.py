@@ -1,10 +1,14 @@
 """CorLoc of LOST, TokenCut and our default on a PASCAL VOC folder, for one or several models.
 
     python benchmarks/discovery.py [MODEL …] --data VOC2012/ [--sizes 224 448] [--planted]
+        [--denoised] [--work DIR] [--limit N]
 
 One forward pass per image serves every method. Rows: all images, those at even and at odd places of
-the list, with 95 % intervals over resampled images. Our default was chosen by the even
-ones. `--planted` adds the demo of artifacts: 2 % high-norm tokens from the middle block on.
+the list, with 95 % intervals over resampled images. Our default was chosen by the even ones.
+`--planted` adds the first model with artifacts, 2 % high-norm tokens from the middle block on, and
+tells what they cost. `--denoised` adds the average of its final tokens over 10 views, the only
+features that views can be averaged of. With `--work` the hits of finished rows are kept there, and
+the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -13,9 +17,12 @@ import argparse
 import json
 import os
 import platform
+import re
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +30,18 @@ import torch
 from torch import Tensor
 
 import clearvit as cv
+from clearvit.backbones.vit import VitBackbone
 from clearvit.dense.consensus import consensus, unusual
 from clearvit.dense.discover import FEATURES, planned, read_features
 from clearvit.dense.discovery import hits, lost, to_pixels
 from clearvit.dense.tokencut import tokencut
 from clearvit.dense.voc import Annotated, read_voc
+from clearvit.files import write_json, written_whole
 from clearvit.images import read_image
 
 DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "discovery.md"
+PLANTED = ", planted artifacts"
 METHODS = {
     "whole image": "the trivial answer",
     "LOST": "keys of the last block, as published",
@@ -52,48 +62,90 @@ def main() -> None:
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--json", type=Path, help="keep the hits of finished rows here; resumes")
+    parser.add_argument("--denoised", action="store_true")
+    parser.add_argument("--views", type=int, default=10)
+    parser.add_argument("--limit", type=int, help="images")
+    parser.add_argument("--work", type=Path, help="keep the hits of finished rows here; resumes")
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"'{options.data}' is not there; pass --data with a VOC folder.")
     torch.set_num_threads(options.threads)
     warnings.filterwarnings("ignore", message=".*the box means nothing")
-    images = read_voc(options.data).images
+    images = read_voc(options.data).images[: options.limit]
     rows: dict[str, dict[str, list[bool]]] = {}
-    if options.json and options.json.exists():
-        rows = json.loads(options.json.read_text())
+    for key, make, size in planned_rows(options):
+        start = time.perf_counter()
+        rows[key] = kept(key, make, images, size, options)
+        scores = {m: round(100 * np.mean(h)) for m, h in rows[key].items()}
+        print(f"{key}: {scores}, {time.perf_counter() - start:.0f} s", flush=True)
+        with written_whole(options.out) as temporary:
+            temporary.write_text(page(rows, len(images)))
+    print(options.out.read_text())
+
+
+Row = tuple[str, Callable[[], cv.Backbone], int]
+
+
+def planned_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Names of the rows, what makes their models, and sizes."""
+    first = options.models[0]
     for size in options.sizes:
         for model in options.models:
-            backbone = cv.load(model)
-            for planted in (False, True) if options.planted else (False,):
-                key = f"{model}{', planted artifacts' * planted}, {size} px"
-                if key not in rows:
-                    actor = cv.testing.planted(backbone, "high-norm").backbone
-                    rows[key] = measured(actor if planted else backbone, images, size)
-                    if options.json:
-                        options.json.write_text(json.dumps(rows))
-                print(key, {m: round(100 * np.mean(h)) for m, h in rows[key].items()}, flush=True)
-    text = page(rows, len(images))
-    options.out.write_text(text)
-    print(text)
+            yield f"{model}, {size} px", partial(cv.load, model), size
+        if options.planted:
+            yield f"{first}{PLANTED}, {size} px", partial(with_artifacts, first), size
+        if options.denoised:
+            make = partial(denoised, first, options.views)
+            yield f"{first} x {options.views} views, {size} px", make, size
+
+
+def with_artifacts(model: str) -> cv.Backbone:
+    return cv.testing.planted(cv.load(model), "high-norm").backbone
+
+
+def denoised(model: str, views: int) -> cv.Backbone:
+    return cv.cure(cv.load(model), method="denoise", config=cv.CureConfig(views=views))
+
+
+def kept(
+    key: str,
+    make: Callable[[], cv.Backbone],
+    images: tuple[Annotated, ...],
+    size: int,
+    options: argparse.Namespace,
+) -> dict[str, list[bool]]:
+    """Hits of one row, from the work directory when they are there."""
+    path = None
+    if options.work:
+        name = re.sub(r"[^\w.-]+", "-", key)
+        path = options.work / f"{name}-{len(images)}.json"
+        if path.exists():
+            found: dict[str, list[bool]] = json.loads(path.read_text())
+            return found
+    result = measured(make(), images, size)
+    if path:
+        write_json(path, result)
+    return result
 
 
 def measured(
     backbone: cv.Backbone, images: tuple[Annotated, ...], size: int
 ) -> dict[str, list[bool]]:
     """Hits of every method on every image."""
-    result: dict[str, list[bool]] = {name: [] for name in METHODS}
+    result: dict[str, list[bool]] = {}
     height_width = backbone.fitting_size(size)
-    plan = planned(backbone, "ours", FEATURES, None, 1)
+    plain = isinstance(backbone, VitBackbone)
+    plan = planned(backbone, "ours", FEATURES if plain else None, None, 1)
     for image in images:
         photo = read_image(image.image)
         pixels = backbone.preprocessing(photo, height_width)[None]
         with torch.no_grad():
             features, norms, grid = read_features(backbone, plan, pixels)
-        boxes = answers([feature[0] for feature in features], norms[0], grid)
+        mine = [feature[0] for feature in features]
+        boxes = final_answers(mine[0], grid) if norms is None else answers(mine, norms[0], grid)
         for name, box in boxes.items():
             placed = to_pixels(box, grid, (photo.height, photo.width))
-            result[name].append(bool(hits([placed], [image.boxes])[0]))
+            result.setdefault(name, []).append(bool(hits([placed], [image.boxes])[0]))
     return result
 
 
@@ -112,6 +164,20 @@ def answers(features: list[Tensor], norms: Tensor, grid: tuple[int, int]) -> dic
         "TokenCut, mean tau": tokencut(key, grid, tau=mean_cosine(key)).box,
         "ours, unchecked": consensus(ours, grid)[0].box,
         "ours": consensus(ours, grid, exclude=unusual(norms))[0].box,
+    }
+
+
+def final_answers(tokens: Tensor, grid: tuple[int, int]) -> dict[str, tuple]:
+    """Boxes in patches where there are final tokens only."""
+    unit = torch.nn.functional.normalize(tokens, dim=1)
+    return {
+        "whole image": (0, 0, grid[1], grid[0]),
+        "LOST": lost(tokens, grid).box,
+        "LOST, centred": lost(tokens - tokens.mean(0), grid).box,
+        "LOST, mean bias": lost(unit, grid, bias=-mean_cosine(unit)).box,
+        "TokenCut": tokencut(tokens, grid).box,
+        "TokenCut, mean tau": tokencut(tokens, grid, tau=mean_cosine(tokens)).box,
+        "ours": consensus([tokens], grid)[0].box,
     }
 
 
@@ -152,8 +218,9 @@ def page(rows: dict[str, dict[str, list[bool]]], count: int) -> str:
         for name, listed in methods.items():
             found = np.array(listed)
             cells = " | ".join(interval(part) for part in (found, found[::2], found[1::2]))
-            lines.append(f"| {name} | {METHODS[name]} | {cells} | {paired(ours, found)} |")
-        tables.append("\n".join(lines))
+            features = "final tokens" if " views, " in key else METHODS[name]
+            lines.append(f"| {name} | {features} | {cells} | {paired(ours, found)} |")
+        tables.append("\n".join(lines) + cost(key, rows))
     return HEAD.format(
         count=count,
         date=time.strftime("%Y-%m-%d"),
@@ -163,13 +230,24 @@ def page(rows: dict[str, dict[str, list[bool]]], count: int) -> str:
     )
 
 
+def cost(key: str, rows: dict[str, dict[str, list[bool]]]) -> str:
+    """What planted artifacts cost: hits with them minus hits without, on the same images."""
+    without = rows.get(key.replace(PLANTED, ""))
+    if PLANTED not in key or without is None:
+        return ""
+    lines = ["\n\n| method | planted minus clean |", "|---|---|"]
+    for name, listed in rows[key].items():
+        lines.append(f"| {name} | {paired(np.array(listed), np.array(without[name]))} |")
+    return "\n".join(lines)
+
+
 HEAD = """# Object discovery: CorLoc
 
 Percent of images whose single box has an IoU of 0.5 or more with a true box of any class.
 {count} images of PASCAL VOC 2012 with boxes (all objects, also difficult and truncated ones); whole
 picture resized to a square; {date}, {machine}, torch {torch}. In brackets 95 % intervals over
 resampled images; the last column compares the same images. Reproduce:
-`python benchmarks/discovery.py demo --data VOC2012/ --sizes 224 448 --planted`
+`python benchmarks/discovery.py demo --data VOC2012/ --sizes 224 448 --planted --denoised`
 
 The rules of our default were picked by the images at even places of the list, at 224 px; results on
 those at odd places were seen at the same time, so they are not a blind test. The images are few:

@@ -43,10 +43,10 @@ ROWS: tuple[tuple[Kind, bool], ...] = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=Path, default=DATA / "photos")
-    parser.add_argument("--photos", type=int, default=120)
+    parser.add_argument("--photos", type=int, default=60)
     parser.add_argument("--held", type=int, default=24)
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--lr", type=float, default=1e-3)
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
@@ -128,7 +128,8 @@ error is gone.
 Artifacts that stand instead of the patch are one and the same vector at all places of a picture: no
 block behind them can tell them apart, so one pass cannot give each place its own tokens back. The
 average can, for it sees the same content from other views. Artifacts that are added to the patch
-leave its content where it was, and training can take them off again.
+leave its content where it was, so training could take them off again; a run of this length only
+begins to.
 """
 
 

@@ -1,37 +1,19 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from clearvit.backbones.load import load
 from clearvit.errors import ImageError, ModelError, StoreError
-from clearvit.prune.prune import prune
 from clearvit.retrieval.filling import IndexConfig
 from clearvit.retrieval.index import Index
 from clearvit.retrieval.matching import Locals, Matching
 from clearvit.retrieval.pooling import pool
 from clearvit.retrieval.rerank import rerank_list
-from tests.conftest import tiny_network
 from tests.images.hostile import write_hostile
+from tests.retrieval.made_photos import write_photos
 
 pytest.importorskip("lancedb")
-ROOT = Path(__file__).parents[2]
-
-
-def write_photos(folder, count, seed=0):
-    """Smooth random photos in two folders, 0.png, 1.png and so on."""
-    generator = np.random.default_rng(seed)
-    for i in range(count):
-        path = folder / ("cats" if i % 2 else "dogs") / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        small = Image.fromarray(generator.integers(0, 255, (3, 4, 3), dtype=np.uint8))
-        small.resize((40, 30), Image.Resampling.BICUBIC).save(path)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -128,35 +110,6 @@ def test_queries_that_are_no_image_are_refused(index, photos, tmp_path):
         index.search(photos / "dogs/0.png", k=0)
 
 
-def test_texts_need_a_joint_space(index):
-    with pytest.raises(ModelError, match="CLIP"):
-        index.search_text("a red car")
-
-
-def test_text_queries_of_a_model_with_a_text_tower(photos, tmp_path):
-    backbone = load(tiny_network(num_classes=12))
-    embedded = backbone.network.forward_head  # the projection of CLIP-like models
-
-    class Tower:
-        def encode(self, texts):
-            pixels = next(backbone.pixels([photos / text for text in texts]))
-            with torch.no_grad():
-                return F.normalize(embedded(backbone.network.forward_features(pixels)), dim=-1)
-
-        def to(self, device):
-            return self
-
-    backbone.text = Tower()
-    index = Index.build(backbone, photos, out=tmp_path / "index")
-    assert index.recipe.descriptor == "joint" and index.recipe.channels == 12
-    hits = index.search_text("cats/5.png", k=2)
-    assert hits.names[0] == "cats/5.png" and hits[0].score == pytest.approx(1, abs=1e-4)
-    with pytest.raises(ImageError, match="text has no patches"):
-        hits[0].explanation()
-    with pytest.raises(ModelError, match="descriptors"):
-        index.search(photos / "cats/5.png", rerank=2, weight=1, method=Matching(cross=True))
-
-
 def test_building_again_reads_nothing_and_doubles_nothing(small, tiny):
     index, photos = small
     again = Index.build(tiny, photos, out=index.store.place)
@@ -237,38 +190,6 @@ def test_names_with_quotes_and_other_letters(tiny, tmp_path):
     assert len(index.search(folder / names[0], rerank=5)) == 0
 
 
-def test_another_model_may_neither_continue_nor_ask(index, photos, tiny, tmp_path):
-    torch.manual_seed(1)
-    other = load(tiny_network())
-    with torch.no_grad():
-        other.network.cls_token.add_(1)
-    with pytest.raises(StoreError, match="overwrite"):
-        Index.build(other, photos, out=index.store.place)
-    with pytest.raises(StoreError, match="other_model=True"):
-        Index.open(index.store.place, other)
-    with pytest.raises(StoreError, match="32 channels"):
-        Index.open(index.store.place, load(tiny_network(embed_dim=32, num_heads=2)))
-    with pytest.raises(StoreError, match="grid was"):
-        Index.build(tiny, photos, out=index.store.place, config=IndexConfig(grid=2))
-    with pytest.warns(UserWarning, match="one model"):
-        allowed = Index.open(index.store.place, other, other_model=True)
-    assert "one model" in allowed.search(photos / "dogs/0.png").note
-    with pytest.raises(StoreError, match="not write"):
-        allowed.add(photos)
-    with pytest.raises(ModelError, match=r"Index\.open\(path, backbone"):
-        Index.open(index.store.place).search(photos / "dogs/0.png")
-
-
-def test_a_pruned_copy_of_the_model_may_ask(index, tiny, photos):
-    opened = Index.open(index.store.place, prune(tiny, keep=0.7))
-    assert "pruned" in opened.note
-    assert opened.search(photos / "dogs/0.png", rerank=3, weight=1.0).names[0] == "dogs/0.png"
-
-
-def test_the_default_size_of_the_model_does_not_matter(index, tiny, photos):
-    assert Index.open(index.store.place, tiny.resized(64)).note == ""
-
-
 def test_no_index_and_foreign_folders(tiny, photos, tmp_path):
     with pytest.raises(StoreError, match="no index"):
         Index.open(tmp_path / "nothing", tiny)
@@ -293,28 +214,6 @@ def test_lost_files_are_one_sentence(small):
         index.search(photos / "dogs/0.png")
 
 
-def test_models_without_class_token_use_the_mean(photos, tmp_path):
-    backbone = load(tiny_network(class_token=False, global_pool="avg"))
-    index = Index.build(backbone, photos, out=tmp_path / "index")
-    assert (index.recipe.descriptor, index.recipe.marginal) == ("mean", "uniform")
-    assert index.search(photos / "cats/7.png", rerank=4, weight=1.0).names[0] == "cats/7.png"
-
-
-def test_rollout_marginals_do_not_depend_on_the_batch(tiny, photos, tmp_path):
-    one, many = (
-        Index.build(
-            tiny,
-            photos,
-            out=tmp_path / str(batch),
-            config=IndexConfig(marginal="rollout", batch=batch, grid=2),
-        )
-        for batch in (1, 9)
-    )
-    ours, theirs = (i.store.fetch(one.names).described.weights for i in (one, many))
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-    torch.testing.assert_close(ours.sum(1), torch.ones(9))
-
-
 def test_an_approximate_search_finds_what_an_exact_one_finds(tiny, tmp_path):
     generator = np.random.default_rng(0)
     pictures = [
@@ -330,60 +229,6 @@ def test_an_approximate_search_finds_what_an_exact_one_finds(tiny, tmp_path):
         index.add([Image.new("RGB", (9, 9), "red")])
     index.add([Image.new("RGB", (9, 9), "red")], prefix="late/")
     assert index.search(Image.new("RGB", (9, 9), "red"), k=1).names == ["late/image-000000"]
-
-
-KILLED = """
-import os, random, signal, sys, time
-import torch
-torch.set_num_threads(1)
-from clearvit.backbones.load import load
-from tests.conftest import tiny_network
-from clearvit.retrieval.filling import IndexConfig
-photos, out, kills = sys.argv[1:]
-backbone = load(tiny_network())
-
-def build(progress=None):
-    from clearvit.retrieval.index import Index  # the database does not survive a fork
-    Index.build(backbone, photos, out=out, config=IndexConfig(batch=1, commit=2), progress=progress)
-
-random.seed(0)
-for attempt in range(int(kills)):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        build(lambda done, total: os.write(writer, b"."))
-        os._exit(0)
-    os.close(writer)
-    for commit in range(random.randint(1, 4)):
-        os.read(reader, 1)
-    time.sleep(random.uniform(0, 0.1))  # into the middle of a write
-    os.kill(child, signal.SIGKILL)
-    print("killed", os.WIFSIGNALED(os.waitpid(child, 0)[1]), flush=True)
-    os.close(reader)
-build()
-"""
-
-
-def kill_builds(tiny, folder, kills):
-    count = 8 * kills
-    photos = write_photos(folder / "photos", count)
-    line = [sys.executable, "-c", KILLED, str(photos), str(folder / "index"), str(kills)]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "killed True" in done.stdout
-    index = Index.open(folder / "index", tiny)
-    assert len(index) == len(index.store.entries()) == count
-    for name in index.names:
-        assert index.search(photos / name, k=1)[0].score == pytest.approx(1, abs=1e-5)
-
-
-def test_killed_builds_lose_and_double_nothing(tiny, tmp_path):
-    kill_builds(tiny, tmp_path, kills=3)
-
-
-@pytest.mark.slow
-def test_twenty_killed_builds_lose_and_double_nothing(tiny, tmp_path):
-    kill_builds(tiny, tmp_path, kills=20)
 
 
 def test_real_photos_end_to_end(demo_backbone, tmp_path):

@@ -17,7 +17,7 @@ from clearvit.errors import ModelError, closest
 
 GRAMMAR = (
     "timm:NAME, timm:hf-hub:ID, timm:local-dir:PATH, hf:ID, hf:PATH, openclip:ARCH/TAG, dir:PATH,"
-    " or demo"
+    " onnx:PATH, openvino:PATH, or demo"
 )
 
 
@@ -32,7 +32,8 @@ def load(
 
     Args:
         name: `timm:vit_small_patch14_dinov2.lvd142m`, `hf:facebook/dinov2-base`,
-            `openclip:ViT-B-16/openai`, `dir:cured/`, `demo`, or a network created by timm.
+            `openclip:ViT-B-16/openai`, `dir:cured/`, `onnx:exported/`, `openvino:exported/`,
+            `demo`, or a network created by timm.
         size: Default size of pictures in pixels, one number or (height, width); else the native.
         positions: Rule for resizing position embeddings; else the one of the source library.
         device: Where the weights go; the CPU by default.
@@ -56,6 +57,12 @@ def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:
         return load_demo(rule)
     if source == "dir" and rest:
         return _from_directory(Path(rest), rule)
+    if source in ("onnx", "openvino") and rest:
+        from clearvit.backbones.runtime import load_runtime
+
+        if rule is not None:
+            raise ModelError(f"'{name}' has its positions baked in; leave positions out.")
+        return load_runtime(rest, "onnx" if source == "onnx" else "openvino")
     if source in ("timm", "hf", "openclip") and rest:
         on_disk = Path(rest).exists() or rest.startswith("local-dir:")
         with nullcontext() if on_disk else cached_if_offline():
@@ -64,8 +71,11 @@ def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:
 
 
 def _from_directory(folder: Path, rule: PositionRule | None) -> Backbone:
+    from clearvit.backbones.runtime import CONFIG, load_runtime
     from clearvit.backbones.saved import MARKED, load_saved
 
+    if (folder / CONFIG).is_file():
+        return load_runtime(folder)
     for marker, loader in MARKED.items():
         if (folder / marker).is_file():
             module, _, function = loader.partition(":")
@@ -100,7 +110,7 @@ def _hint(name: str) -> str:
         return f"Did you mean 'hf:{name}'? "
     source, colon, rest = name.partition(":")
     if colon:
-        near = closest(source, ("timm", "hf", "openclip", "dir"))
+        near = closest(source, ("timm", "hf", "openclip", "dir", "onnx", "openvino"))
         return f"There is no source '{source}:'.{near} " if rest else "Nothing follows the prefix. "
     near = closest(name, ["demo", *timm.list_models()])
     return near.strip() + " " if near else ""

@@ -9,8 +9,10 @@ import typer
 
 from clearvit import __version__
 from clearvit.cli import (
+    bench,
     compare,
     cure,
+    demo,
     diagnose,
     discover,
     evaluate,
@@ -19,6 +21,7 @@ from clearvit.cli import (
     index,
     look,
     prune,
+    report,
     search,
     tokens,
 )
@@ -32,8 +35,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+app.command("bench")(bench.command)
 app.command("compare")(compare.command)
 app.command("cure")(cure.command)
+app.command("demo")(demo.command)
 app.command("diagnose")(diagnose.command)
 app.command("discover")(discover.command)
 app.command("evaluate")(evaluate.command)
@@ -42,6 +47,7 @@ app.command("export")(export.command)
 app.command("index")(index.command)
 app.command("look")(look.command)
 app.command("prune")(prune.command)
+app.command("report")(report.command)
 app.command("search")(search.command)
 app.command("tokens")(tokens.command)
 

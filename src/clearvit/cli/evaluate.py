@@ -34,8 +34,8 @@ def command(
         str,
         typer.Option(
             help="segmentation, neighbours, depth, classification, correspondence,"
-            " class-correspondence, clustering, zero-shot-segmentation or"
-            " zero-shot-classification."
+            " class-correspondence, clustering, zero-shot-segmentation,"
+            " zero-shot-classification, retrieval or explanation."
         ),
     ],
     data: Annotated[Path, typer.Option(help="Folder of the data set.")],
@@ -48,7 +48,8 @@ def command(
         str | None,
         typer.Option(
             help="voc, voc20, ade20k, cityscapes, coco-stuff, coco-object, pascal-context,"
-            " pascal-context-59 or folders; recognised by default."
+            " pascal-context-59 or folders; of retrieval cub, cars, sop, msls, vpr or folders;"
+            " recognised by default."
         ),
     ] = None,
     recipe: Annotated[
@@ -84,6 +85,24 @@ def command(
     threshold: Annotated[
         float | None, typer.Option(help="Zero-shot: what is less sure becomes class 0.")
     ] = None,
+    rerank: Annotated[
+        int, typer.Option(min=0, help="Retrieval: of the nearest, compared patch by patch.")
+    ] = 100,
+    method: Annotated[str, typer.Option(help="Retrieval: transport,mutual,chamfer.")] = "transport",
+    marginal: Annotated[
+        str,
+        typer.Option(
+            help="Retrieval: auto,attention,rollout,rollout_min,uniform,without_artifacts,cross."
+        ),
+    ] = "auto",
+    mass: Annotated[str, typer.Option(help="Retrieval: moved by transport, as 1,0.7,auto.")] = "1",
+    weight: Annotated[str, typer.Option(help="Retrieval: of structure, as 0.5,1,guard.")] = (
+        "1,guard"
+    ),
+    grid: Annotated[int, typer.Option(min=1, help="Retrieval: patches per side.")] = 7,
+    descriptor: Annotated[
+        str, typer.Option(help="Retrieval: auto, class, mean or joint.")
+    ] = "auto",
     subset: Annotated[
         str | None, typer.Option(help="Classes whose mean IoU is told too, as cat,dog.")
     ] = None,
@@ -110,12 +129,15 @@ def command(
     Example: `clearvit evaluate demo dir:cured/ --task segmentation --data VOC2012/ --labelled 60`
 
     Example: `clearvit evaluate demo --task classification --data photos/ --methods knn`
+
+    Example: `clearvit evaluate demo --task retrieval --data CUB_200_2011/ --mass 1,0.7,auto`
     """
     wanted, numbers = parse_size(size), _labelled(labelled)
     prepare(threads)
     from clearvit.backbones.load import load
     from clearvit.evaluate.config import EvaluateConfig
     from clearvit.evaluate.evaluate import check_data, evaluate
+    from clearvit.evaluate.retrieval_config import RetrievalConfig
     from clearvit.files import write_json
 
     config = EvaluateConfig(
@@ -140,6 +162,15 @@ def command(
         features=features,  # type: ignore[arg-type]
         unit=unit,  # type: ignore[arg-type]
         eigen=eigen,
+        retrieval=RetrievalConfig(
+            rerank=rerank,
+            methods=_names(method),  # type: ignore[arg-type]
+            marginals=_names(marginal),  # type: ignore[arg-type]
+            masses=_numbers(mass, "auto"),  # type: ignore[arg-type]
+            weights=_numbers(weight, "guard"),  # type: ignore[arg-type]
+            grid=grid,
+            descriptor=descriptor,  # type: ignore[arg-type]
+        ),
         cache=cache,
         seed=seed,
         batch=batch,
@@ -162,6 +193,14 @@ def _labelled(text: str) -> tuple[int | None, ...]:
             raise typer.BadParameter(f"'{text}' is no list of numbers; write 5,20,60,all.")
         found.append(None if part == "all" else int(part))
     return tuple(found)
+
+
+def _numbers(text: str, word: str) -> tuple[float | str, ...]:
+    """Read "0.5,1,guard", where one word is allowed beside numbers."""
+    try:
+        return tuple(part if part == word else float(part) for part in _names(text))
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is no list of numbers; write 0.5,1,{word}.") from None
 
 
 def _names(text: str | None) -> tuple[str, ...]:

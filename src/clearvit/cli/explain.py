@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from clearvit.cli.console import DeviceOption, JsonOption, ThreadsOption, prepare
-from clearvit.cli.search import MethodOption, ModelOption, OtherOption, open_index
+from clearvit.cli.search import (
+    CrossOption,
+    MassOption,
+    MethodOption,
+    ModelOption,
+    OtherOption,
+    matching_of,
+    open_index,
+)
 
 
 def command(
@@ -18,6 +26,8 @@ def command(
     hit: Annotated[str, typer.Argument(help="Name of an image in the index.")],
     out: Annotated[Path, typer.Option("--out", help="PNG to write.")] = Path("why.png"),
     method: MethodOption = "transport",
+    mass: MassOption = "1",
+    cross: CrossOption = False,
     model: ModelOption = None,
     other_model: OtherOption = False,
     device: DeviceOption = "cpu",
@@ -29,7 +39,8 @@ def command(
     Example: `clearvit explain index/ query.jpg cats/03.jpg --out why.png`
     """
     prepare(threads)
-    pair = open_index(index, model, device, other_model).explain(query, hit, method=method)
+    matching = matching_of(method, mass, cross)
+    pair = open_index(index, model, device, other_model).explain(query, hit, method=matching)
     path = pair.explain(out)
     if as_json:
         matches = [

@@ -33,7 +33,11 @@ def command(
     grid: Annotated[int, typer.Option(min=1, help="Patches kept per side, for --rerank.")] = 7,
     descriptor: Annotated[str, typer.Option(help="auto, class, mean or joint.")] = "auto",
     marginal: Annotated[
-        str, typer.Option(help="Weights of patches: auto, attention, rollout or uniform.")
+        str,
+        typer.Option(
+            help="Weights of patches: auto, attention, rollout, rollout_min, uniform or"
+            " without_artifacts."
+        ),
     ] = "auto",
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Also forget files that are no longer there.")

@@ -76,7 +76,11 @@ def command(
         str | None, typer.Argument(help="A folder, a file or a quoted glob pattern, to learn from.")
     ] = None,
     keep: Annotated[
-        str, typer.Option(help="A share, or one of the original patches for each stage: 0.7,0.5.")
+        str,
+        typer.Option(
+            help="A share, one of the original patches for each stage (0.7,0.5), or a speed to"
+            " reach on this machine (2x)."
+        ),
     ] = "0.7",
     stages: Annotated[
         str | None, typer.Option(help="Blocks before which patches leave: 3,6,9.")
@@ -124,10 +128,17 @@ def command(
     Example: `clearvit prune demo photos/ --out pruned/ --keep 0.7 --size 224`
 
     Example: `clearvit prune demo --out pruned/ --scorer merge`
+
+    Example: `clearvit prune demo --out pruned/ --scorer class --keep 2x --size 224`
     """
-    wanted, shares, blocks = parse_size(size), _shares(keep), parse_blocks(stages) or None
+    wanted, shares, blocks = parse_size(size), parse_shares(keep), parse_blocks(stages) or None
     if scorer is Scorer.predictor and images is None:
         raise typer.BadParameter("a predictor is trained on images.", param_hint="IMAGES")
+    if scorer is Scorer.predictor and isinstance(shares, str):  # a resumed run would measure anew
+        raise typer.BadParameter(
+            f"a training needs shares. Find them with --scorer class --keep {shares} first.",
+            param_hint="--keep",
+        )
     prepare(threads)
     from clearvit.backbones.load import load
 
@@ -156,7 +167,7 @@ def command(
             overwrite=overwrite,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
         )
-        assert images is not None
+        assert images is not None and not isinstance(shares, str)
         with phases(PHASES) as report:
             pruned = train_predictors(
                 backbone, images, out=out, keep=shares, stages=blocks, config=config, report=report
@@ -165,12 +176,16 @@ def command(
         _tell(pruned, model, images, out, as_json)
 
 
-def _shares(text: str) -> float | list[float]:
-    """Read "0.7" or "0.7,0.5,0.3"."""
+def parse_shares(text: str) -> float | list[float] | str:
+    """Read "0.7" or "0.7,0.5,0.3"; leave "2x" as it is."""
+    if text.strip().endswith("x"):
+        return text.strip()
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is no share; write 0.7 or 0.7,0.5,0.3.") from None
+        raise typer.BadParameter(
+            f"'{text}' is no share; write 0.7 or 0.7,0.5,0.3, or a speed as 2x."
+        ) from None
     return found[0] if len(found) == 1 else found
 
 
@@ -185,6 +200,9 @@ def _tell(pruned: PrunedBackbone, model: str, images: str | None, out: Path, as_
     summary: dict[str, object] = {"out": str(out), "keep": list(pruned.plan.keep)}
     summary |= {"stages": list(pruned.plan.stages), "macs": cost.total, "dense_macs": cost.dense}
     lines = [str(cost)]
+    if pruned.speed is not None:
+        summary["speed"] = pruned.speed.ratio
+        lines.append(str(pruned.speed))
     if pruned.predictors is not None and (out / RESULT).exists():
         content = read_json(out / RESULT)
         report_skipped([Skipped(**bad) for bad in content["skipped"]])

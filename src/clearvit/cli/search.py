@@ -14,9 +14,19 @@ if TYPE_CHECKING:
     from clearvit.retrieval.hits import Hits
 
 ModelOption = Annotated[
-    str | None, typer.Option("--model", help="Model of the queries; else the index's own, by name.")
+    str | None,
+    typer.Option(
+        "--model",
+        help="Model of the queries, such as a pruned copy; else the index's own, by name.",
+    ),
 ]
 MethodOption = Annotated[str, typer.Option(help="transport, mutual or chamfer.")]
+MassOption = Annotated[
+    str, typer.Option(help="Share that transport moves, above 0 to 1, or auto per pair.")
+]
+CrossOption = Annotated[
+    bool, typer.Option("--cross", help="Weigh patches by the other image too, as DIML does.")
+]
 OtherOption = Annotated[
     bool, typer.Option("--other-model", help="Accept a --model with other weights.")
 ]
@@ -32,6 +42,8 @@ def command(
         int, typer.Option(min=0, help="How many of the nearest to compare patch by patch.")
     ] = 0,
     method: MethodOption = "transport",
+    mass: MassOption = "1",
+    cross: CrossOption = False,
     weight: Annotated[
         float | None, typer.Option(min=0.0, help="Of structure; else the guard decides.")
     ] = None,
@@ -52,7 +64,7 @@ def command(
 
     Example: `clearvit search index/ query.jpg --k 5 --rerank 100 --html why.html`
 
-    Example: `clearvit search index/ "a red car" --text`
+    Example: `clearvit search index/ --text "a red car"`
     """
     prepare(threads)
     opened = open_index(index, model, device, other_model)
@@ -64,7 +76,7 @@ def command(
             k=k,
             rerank=rerank,
             where=where,
-            method=method,
+            method=matching_of(method, mass, cross),
             weight=weight,
         )
     if html is not None and not text:
@@ -87,6 +99,17 @@ def open_index(index: str, model: str | None, device: str, other_model: bool) ->
     opened = Index.open(index, backbone, other_model=other_model)
     opened.backbone.to(device)
     return opened
+
+
+def matching_of(method: str, mass: str, cross: bool) -> Any:
+    """Read how patches are compared."""
+    from clearvit.retrieval.matching import Matching
+
+    try:
+        share = mass if mass == "auto" else float(mass)
+    except ValueError:
+        raise typer.BadParameter(f"'{mass}' is no share; write 0.7 or auto.") from None
+    return Matching(method, mass=share, cross=cross)  # type: ignore[arg-type]
 
 
 def _tell(hits: Hits) -> None:

@@ -22,7 +22,7 @@ from clearvit.errors import ModelError
 Grid = tuple[int, int]
 Box = tuple[float, float, float, float]
 
-BLOCK = 512  # rows of the affinity that exist at a time
+BLOCK = 256  # rows of the affinity that exist at a time
 ONE_SIDED = 0.999  # share of equal signs from which on degrees say nothing
 
 
@@ -82,10 +82,14 @@ def degrees(features: Tensor, *, bias: float = 0.0) -> Tensor:
     The affinity is symmetric: only blocks on and above its diagonal are computed, one at a time.
     """
     count = len(features)
+    features = features.detach()
     degree = torch.zeros(count, dtype=features.dtype, device=features.device)
+    space = features.new_empty(min(BLOCK, count) * count)  # once: fresh pages cost as much as sums
     for start in range(0, count, BLOCK):
         stop = min(start + BLOCK, count)
-        positive = (features[start:stop] @ features[start:].T > -bias).to(features.dtype)
+        block = space[: (stop - start) * (count - start)].view(stop - start, count - start)
+        torch.mm(features[start:stop], features[start:].T, out=block)
+        positive = block.gt_(-bias)
         itself = positive.diagonal()
         degree[start:stop] += positive.sum(1) - itself
         degree[stop:] += positive[:, stop - start :].sum(0)

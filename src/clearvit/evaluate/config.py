@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -64,7 +64,7 @@ class EvaluateConfig:
     depth: tuple[float, float] = (1e-3, 10.0)  # metres; depths outside are ignored
     eigen: bool = False  # measure depth inside the Eigen crop of 480 x 640 photos
     alphas: tuple[float, ...] = (0.05, 0.1)  # of PCK, as shares of the longer side
-    retrieval: RetrievalConfig = RetrievalConfig()  # of the tasks retrieval and explanation
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)  # and of explanation
     resamples: int = 500  # of the test images, for intervals
     batch: int = 8  # images per forward pass
     cache: str | Path | None = None  # folder that keeps tokens for the next run

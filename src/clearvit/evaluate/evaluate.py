@@ -17,6 +17,10 @@ from clearvit.dense.splits import DepthSplit, LabelSplit, MaskSplit, Split
 from clearvit.errors import ImageError, ModelError, closest
 from clearvit.evaluate import tasks, tasks_untrained, zero_shot
 from clearvit.evaluate.config import EvaluateConfig
+from clearvit.evaluate.explanation import explain_numbers
+from clearvit.evaluate.explanation_photos import read_photos
+from clearvit.evaluate.retrieval import collection_facts, retrieve
+from clearvit.evaluate.retrieval_layouts import read_collection
 from clearvit.evaluate.table import Result, Row, Table, as_row
 from clearvit.images import find_images
 
@@ -84,7 +88,8 @@ def evaluate(
         task: "segmentation" (linear probe), "neighbours" (dense nearest neighbours), "depth"
             (linear probe), "classification", "correspondence" under known warps,
             "class-correspondence" between photos of a class, "clustering" of one image,
-            "zero-shot-segmentation" or "zero-shot-classification" by the names of the classes.
+            "zero-shot-segmentation" or "zero-shot-classification" by the names of the classes,
+            "retrieval" by descriptors and re-ranked, or "explanation" of retrieval.
         data: The folder: masks in a known layout, rgb beside depth, class folders, or photos.
         config: Everything that can be chosen.
         progress: Called with the images done and all images, in every pass over images.
@@ -128,6 +133,13 @@ def check_data(task: Task, data: Path, config: EvaluateConfig) -> tuple[Run, dic
         near, far = _depths(data, config)
         facts = {"train_images": len(near), "test_images": len(far)}
         return partial(_apply, tasks.estimate_depth, (near, far), config, {}), facts
+    if task == "retrieval":
+        found = read_collection(data, layout=config.layout, split=config.test)
+        return partial(_apply, retrieve, (found,), config, {}), collection_facts(found)
+    if task == "explanation":
+        photos = read_photos(data, layout=config.layout, split=config.test)
+        shown = {"kind": photos.kind, "photos": len(photos)}
+        return partial(_apply, explain_numbers, (photos,), config, {}), shown
     if task in ("clustering", "class-correspondence"):
         split, facts = tasks_untrained.masks_to_test(data, config)
         untrained = tasks_untrained.cluster

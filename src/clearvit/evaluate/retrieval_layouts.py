@@ -103,7 +103,7 @@ def _cars_csv(file: Path) -> list[tuple[Path, str]]:
 
 def _cars_mat(file: Path) -> list[tuple[Path, str]]:
     try:
-        from scipy.io import loadmat
+        from scipy.io import loadmat  # type: ignore[import-untyped]
     except ImportError as error:
         raise ImageError(
             f"'{file}' is a file of MATLAB. Install scipy to read it (pip install scipy), or write"

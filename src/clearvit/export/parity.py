@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.preprocessing import Size, as_size, fitting
+from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
 
 TOLERANCE = 1e-4  # of the root mean square of the tokens: rounding stays far below, errors above
 SEED, BATCH = 0, 2
+NOISY, SMOOTH = 2, 2  # synthetic images that a graph is checked on
+TIES = 0.01  # of the tokens of an image, where two patches of a pruned model may score the same
 
 Run = Callable[[Tensor], Tensor]
 """Normalised pixels (B, 3, height, width) to tokens after the final norm, (B, P + N, C)."""
@@ -49,6 +54,8 @@ class Check:
     size: Size  # (height, width) in pixels
     difference: float  # largest |difference| of any value of any token
     relative: float  # the same, in units of the root mean square of the original's values
+    cosine: float = 1.0  # mean over tokens
+    ties: int = 0  # tokens of a pruned model left out, because rounding decided who was kept
 
     @property
     def passed(self) -> bool:
@@ -62,12 +69,49 @@ def compare(backbone: VitBackbone, run: Run, size: Size) -> Check:
     pixels = torch.randn(BATCH, 3, *size, generator=generator).to(backbone.device, backbone.dtype)
     with torch.no_grad():
         tokens = backbone.forward(pixels)
-        ours = torch.cat([tokens.prefix, tokens.patches], dim=1).float().cpu()
+        ours = _sequence(tokens)
         theirs = run(pixels).float().cpu()
     if ours.shape != theirs.shape:
         return Check(size, float("inf"), float("inf"))
     difference = float((ours - theirs).abs().max())
     return Check(size, difference, difference / float(ours.square().mean().sqrt()))
+
+
+def compare_runtime(backbone: VitBackbone, copied: Backbone, size: Size) -> Check:
+    """Compare tokens on synthetic images; the copy gets them in two batches.
+
+    A pruned model ranks patches, and rounding may turn the order of two that score the same. So one
+    of its images, and one token in a hundred of the others, may differ; they are counted.
+    """
+    pixels = synthetic(size)
+    with torch.no_grad():
+        original = backbone.forward(pixels)
+        parts = [copied.forward(pixels[:-1]), copied.forward(pixels[-1:])]
+    ours, theirs = _sequence(original), _sequence(Tokens.concatenate(parts))
+    if ours.shape != theirs.shape:
+        return Check(size, float("inf"), float("inf"), 0.0)
+    distance = (ours - theirs).abs().amax(dim=2).nan_to_num(nan=float("inf"))  # (B, P + N)
+    scale = float(ours.square().mean().sqrt())
+    judged, ties = distance, 0
+    if original.kept is not None and not bool(original.kept.all()):
+        spare = int(TIES * distance.shape[1])
+        typical = distance.sort(dim=1).values[:, : distance.shape[1] - spare]
+        judged = typical[typical[:, -1].argsort()[:-1]]
+        ties = int((distance > TOLERANCE * scale).sum())
+    cosine = torch.cosine_similarity(ours, theirs, dim=2).mean()
+    return Check(size, float(judged.max()), float(judged.max()) / scale, float(cosine), ties)
+
+
+def synthetic(size: Size) -> Tensor:
+    """Make noise and smooth colours, both (B, 3, height, width) and about normalised."""
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(NOISY, 3, *size, generator=generator)
+    cells = torch.randn(SMOOTH, 3, 6, 6, generator=generator)
+    return torch.cat([noise, F.interpolate(cells, size, mode="bicubic")])
+
+
+def _sequence(tokens: Tokens) -> Tensor:
+    return torch.cat([tokens.prefix, tokens.patches], dim=1).float().cpu()
 
 
 def another_size(native: Size, backbone: VitBackbone, wanted: int | Size | None) -> Size:

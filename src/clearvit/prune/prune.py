@@ -11,13 +11,14 @@ from clearvit.prune.budgets import Budget, planned
 from clearvit.prune.predictor import Predictors
 from clearvit.prune.pruned import PrunedBackbone
 from clearvit.prune.scores import Scorer
+from clearvit.prune.speed import share_for_speed
 from clearvit.prune.survivors import Fill
 
 
 def prune(
     backbone: Backbone,
     *,
-    keep: float | Sequence[float] = 0.7,
+    keep: float | Sequence[float] | str = 0.7,
     stages: Sequence[int] | None = None,
     scorer: Scorer | Predictors = "class",
     fill: Fill = "similar",
@@ -31,7 +32,9 @@ def prune(
     Args:
         backbone: A ViT. Of a pruned one, the model it was made of.
         keep: A share rho in (0, 1]: after the first stage rho of the patches are left, then
-            rho^2, rho^3. Or a list, one share of the original patches for each stage.
+            rho^2, rho^3. Or a list, one share of the original patches for each stage. Or a speed
+            such as "2x": the largest rho that is twice as fast as the dense model here and now, by
+            timing both at the backbone's size; `pruned.speed` says what was found.
         stages: Blocks before which patches leave, from 1; 3, 6, 9 of 12 by default.
         scorer: "class", "fuse", "merge", "key-norm", "value-norm", "random", or trained
             `Predictors`. Without a class token, "class" takes the mean query of the patches.
@@ -47,8 +50,22 @@ def prune(
             "a predictor is learned: pass trained clearvit.prune.predictor.Predictors as scorer, or"
             " load an official checkpoint with clearvit.prune.import_dynamicvit."
         )
-    plan = planned(dense.depth, keep=keep, stages=stages, scorer=named, fill=fill, budget=budget)
-    return PrunedBackbone(dense, plan, learned)
+
+    def pruned(share: float | Sequence[float]) -> PrunedBackbone:
+        plan = planned(
+            dense.depth, keep=share, stages=stages, scorer=named, fill=fill, budget=budget
+        )
+        return PrunedBackbone(dense, plan, learned)
+
+    if not isinstance(keep, str):
+        return pruned(keep)
+    if budget != "fixed":
+        raise ModelError(f"keep='{keep}' needs budget='fixed': other budgets differ by image.")
+    count = len(pruned(1.0).plan.stages)
+    speed = share_for_speed(dense, keep, pruned, stages=count)
+    found = pruned(speed.keep)
+    found.speed = speed
+    return found
 
 
 def checked(backbone: Backbone) -> VitBackbone:

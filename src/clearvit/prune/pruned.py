@@ -31,6 +31,7 @@ from clearvit.prune.scores import (
     random_scores,
 )
 from clearvit.prune.selection import Choice, best, merged, most_similar, preceding
+from clearvit.prune.speed import Speed
 from clearvit.prune.survivors import Survivors, filled, shortened
 
 
@@ -43,7 +44,10 @@ class PrunedBackbone(VitBackbone):
         dense: The backbone it was made of.
         plan: Where, how many and which patches leave.
         predictors: The learned scorers, or None.
+        speed: What was measured, where `keep` was a speed such as "2x"; else None.
     """
+
+    speed: Speed | None = None
 
     def __init__(
         self, dense: VitBackbone, plan: Plan, predictors: Predictors | None = None
@@ -173,8 +177,7 @@ class PrunedBackbone(VitBackbone):
         shorter, survivors = shortened(
             patches, group.survivors, choice, fill=self.plan.fill, average=self.plan.averages
         )
-        x = torch.cat([group.x[:, :prefix], shorter], dim=1)
-        return Group(group.images, x, survivors)
+        return Group(group.images, _behind(group.x[:, :prefix], shorter), survivors)
 
     def _choice(
         self, key: Tensor | None, scores: Tensor | None, sizes: Tensor, count: int
@@ -195,7 +198,7 @@ class PrunedBackbone(VitBackbone):
             if group.survivors.complete:
                 return group.x
             patches = filled(group.x[:, prefix:], group.survivors, self.plan.fill)
-            return torch.cat([group.x[:, :prefix], patches], dim=1)
+            return _behind(group.x[:, :prefix], patches)
 
         mask = joined(groups, lambda g: g.survivors.mask)
         return replace(self._cut(joined(groups, whole), grid, norm), kept=mask)
@@ -247,6 +250,11 @@ class PrunedBackbone(VitBackbone):
         for tensor in () if self.predictors is None else self.predictors.state_dict().values():
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return (*self.dense._settings(), self.plan, digest.hexdigest())
+
+
+def _behind(prefix: Tensor, patches: Tensor) -> Tensor:
+    """Put patches behind the prefix; OpenVINO cannot join what is empty."""
+    return torch.cat([prefix, patches], dim=1) if prefix.shape[1] else patches
 
 
 def _rope_rows(

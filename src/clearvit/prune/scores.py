@@ -81,7 +81,5 @@ def random_scores(places: Tensor, count: int, seed: int) -> Tensor:
 @functools.cache
 def _drawn(count: int, seed: int) -> list[float]:
     """Draw once, in plain numbers: an exported graph holds them and does not draw itself."""
-    numbers: list[float] = torch.rand(
-        count, generator=torch.Generator().manual_seed(seed)
-    ).tolist()
+    numbers: list[float] = torch.rand(count, generator=torch.Generator().manual_seed(seed)).tolist()
     return numbers

@@ -35,9 +35,8 @@ def most_similar(key: Tensor, kept: Tensor) -> Choice:
 
 def preceding(kept: Tensor, count: int) -> Choice:
     """Let the kept patch before it stand for each dropped one of `count`; needs no keys."""
-    there = torch.zeros(kept.shape[0], count, dtype=torch.long, device=kept.device)
-    heirs = there.scatter(1, kept, 1).cumsum(dim=1).sub(1).clamp(min=0)
-    return Choice(kept, heirs)
+    places = torch.arange(count, device=kept.device)[:, None]
+    return Choice(kept, (kept[:, None] <= places).sum(dim=2).sub(1).clamp(min=0))
 
 
 def merged(key: Tensor, sizes: Tensor, count: int) -> Choice:
@@ -74,7 +73,7 @@ def averaged(x: Tensor, sizes: Tensor, choice: Choice) -> tuple[Tensor, Tensor]:
     held = torch.zeros_like(choice.kept, dtype=sizes.dtype).scatter_add(1, choice.heirs, sizes)
     target = choice.heirs[..., None].expand(-1, -1, x.shape[-1])
     weighted = x * sizes[..., None].to(x.dtype)
-    total = x.new_zeros(x.shape[0], held.shape[1], x.shape[-1]).scatter_add(1, target, weighted)
+    total = torch.zeros_like(x[:, : held.shape[1]]).scatter_add(1, target, weighted)
     return total / held[..., None].to(x.dtype), held
 
 
@@ -85,12 +84,11 @@ def rows(x: Tensor, indices: Tensor) -> Tensor:
 
 def _pairs(key: Tensor, count: int) -> Choice:
     """Do one round of `merged`."""
-    batch, length, _ = key.shape
+    length = key.shape[1]
     unit = F.normalize(key, dim=-1)
     similarity, partner = (unit[:, ::2] @ unit[:, 1::2].transpose(1, 2)).max(dim=-1)
     giving = similarity.topk(length - count, dim=1).indices
-    there = torch.ones(batch, length, dtype=torch.long, device=key.device)
-    there = there.scatter(1, 2 * giving, 0)
+    there = torch.ones_like(key[..., 0], dtype=torch.long).scatter(1, 2 * giving, 0)
     kept = best(there.float(), count)  # exactly `count` are 1
     place = there.cumsum(dim=1) - 1
     taking = place.gather(1, 2 * partner.gather(1, giving) + 1)

@@ -51,16 +51,33 @@ def find_pages(places: Sequence[Path]) -> list[Path]:
     return found
 
 
-def bind(pages: Sequence[Path], path: Path, title: str, *, subtitle: str = "") -> Path:
-    """Write one page that holds others as its chapters, whole or not at all."""
+def bind(
+    pages: Sequence[Path],
+    path: Path,
+    title: str,
+    *,
+    subtitle: str = "",
+    commands: Sequence[str] = (),
+) -> Path:
+    """Write one page that holds others as its chapters, whole or not at all.
+
+    Args:
+        pages: Pages that clearvit wrote.
+        path: The page to write.
+        title: Its heading.
+        subtitle: One line below it.
+        commands: What made each of the pages, shown with it.
+    """
+    shells = [f"<pre><code>{escape(command)}</code></pre>" for command in commands]
+    shells += [""] * (len(pages) - len(shells))
     chapters = [read_chapter(page, number) for number, page in enumerate(pages, 1)]
     contents = "".join(
         f'<li><a href="#chapter-{i}">{escape(c.title)}</a></li>' for i, c in enumerate(chapters, 1)
     )
     body = [
         f'<section aria-labelledby="chapter-{i}"><h2 id="chapter-{i}">{escape(c.title)}</h2>'
-        f'<p class="subtitle">{c.subtitle}</p>{c.body}</section>'
-        for i, c in enumerate(chapters, 1)
+        f'<p class="subtitle">{c.subtitle}</p>{shell}{c.body}</section>'
+        for i, (c, shell) in enumerate(zip(chapters, shells, strict=True), 1)
     ]
     navigation = f'<nav aria-label="Contents"><ul>{contents}</ul></nav>'
     text = whole_page(title, body, contents=navigation, subtitle=subtitle)

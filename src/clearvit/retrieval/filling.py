@@ -38,7 +38,8 @@ class IndexConfig:
     size: int | tuple[int, int] | None = None  # pixels; None is the backbone's own size
     grid: int | Grid = 7  # patches kept per image, at most what the backbone makes
     descriptor: Descriptor = "auto"  # joint space of CLIP-like models, else class token, else mean
-    marginal: Marginal = "auto"  # class attention where there is a class token, else uniform
+    marginal: Marginal = "auto"  # class attention where there is a class token, else uniform;
+    # "without_artifacts" is the same with tokens of far too great length kept out
     batch: int = 16  # images per forward pass
     commit: int = 64  # images per write; what a killed build loses at most
     decoders: int | None = None  # threads that read ahead; None: 1 beside a CPU network, else 4

@@ -212,6 +212,7 @@ class Index:
         method: Method | Matching = "transport",
         weight: float | None = None,
         exact: bool = False,
+        backbone: Backbone | None = None,
     ) -> Hits: ...
     @overload
     def search(
@@ -224,6 +225,7 @@ class Index:
         method: Method | Matching = "transport",
         weight: float | None = None,
         exact: bool = False,
+        backbone: Backbone | None = None,
     ) -> list[Hits]: ...
     def search(
         self,
@@ -235,6 +237,7 @@ class Index:
         method: Method | Matching = "transport",
         weight: float | None = None,
         exact: bool = False,
+        backbone: Backbone | None = None,
     ) -> Hits | list[Hits]:
         """Find the images most like a query, or like each of several.
 
@@ -248,6 +251,7 @@ class Index:
             weight: Of structure in the score. None asks the guard once per collection, which
                 keeps the ranking by descriptors unless structure helps; `hits.note` says which.
             exact: Compare with every image even where an approximate search is ready.
+            backbone: A pruned copy of the model of the index, to describe the queries faster.
         """
         _check_counts(k, rerank)
         matching = method if isinstance(method, Matching) else Matching(method)
@@ -255,10 +259,11 @@ class Index:
         asked: list[One] = list(query) if several else [query]  # type: ignore[arg-type, list-item]
         if not asked:
             raise ImageError("the list of queries is empty; give at least one image.")
-        queries = [self._described(one, place) for place, one in enumerate(asked)]
+        asking = self if backbone is None else self._asked_by(backbone)
+        queries = [asking._described(one, place) for place, one in enumerate(asked)]
         found = [
             ranked(
-                self,
+                asking,
                 one,
                 k=k,
                 rerank=rerank,
@@ -303,24 +308,38 @@ class Index:
         ]
         return Hits(hits, query=query, note="Ranked by the similarity of text and image.")
 
-    def explain(self, query: One, name: str, *, method: Method | Matching = "transport") -> Hit:
+    def explain(
+        self,
+        query: One,
+        name: str,
+        *,
+        method: Method | Matching = "transport",
+        backbone: Backbone | None = None,
+    ) -> Hit:
         """Compare a query with one image of the index, found or not; `.explain(path)` draws it.
 
         Args:
             query: A path or a PIL image.
             name: Name in the index.
             method: How to compare the patches.
+            backbone: As in `search`.
         """
+        asking = self if backbone is None else self._asked_by(backbone)
         rows = self.store.fetch([name])
         if not rows.entries or rows.described is None:
             raise StoreError(f"'{name}' is not in the index.{closest(name, self.store.entries())}")
-        asked = self._described(query, 0)
+        asked = asking._described(query, 0)
         assert asked.described is not None
         value = float(rows.described.descriptors[0] @ asked.described.descriptors[0])
         matching = method if isinstance(method, Matching) else Matching(method)
         # Compared, but not ranked by it: a weight of 0 with a structural similarity.
-        hit = Hit(1, value, value, torch.nan, 0.0, rows.entries[0], asked, matching, self)
+        hit = Hit(1, value, value, torch.nan, 0.0, rows.entries[0], asked, matching, asking)
         return replace(hit, structural=hit.explanation().structural)
+
+    def _asked_by(self, backbone: Backbone) -> Index:
+        """Let another model describe the queries, if it may."""
+        note = query_note(backbone, self.store, other_model=False)
+        return Index(self.store, backbone, self.config, note=note)
 
     def _described(self, query: One, place: int) -> Query:
         source = query.source if isinstance(query, Picture) else query

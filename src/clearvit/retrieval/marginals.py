@@ -140,9 +140,7 @@ def rollout(
 
 def official_rollout(attention: Tensor, *, prefix: int = 1) -> Tensor:
     """Roll out as the code of the paper does: least head, a tenth discarded; see `rollout`."""
-    return rollout(
-        attention, fuse="min", norm="l1", first="normalised", discard=0.1, prefix=prefix
-    )
+    return rollout(attention, fuse="min", norm="l1", first="normalised", discard=0.1, prefix=prefix)
 
 
 def class_rollout(attention: Tensor, *, prefix: int = 1) -> Tensor:

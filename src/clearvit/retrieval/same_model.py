@@ -42,7 +42,8 @@ def query_note(backbone: Backbone, store: Store, other_model: bool) -> str:
     )
     if not fits or not (pruned or other_model):
         remedy = (
-            " If its tokens live in the same space (a cured copy), pass other_model=True."
+            " If its tokens live in the same space (a cured copy), open the index with it:"
+            " Index.open(path, backbone, other_model=True)."
             if fits
             else f" Its tokens have {backbone.width} channels, those of the index {recipe.width}."
         )

@@ -305,7 +305,8 @@ def _as_arrow(entries: Sequence[Entry], described: Described, recipe: Recipe) ->
 
 def _matrix(column: Any, width: int) -> Tensor:
     values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return torch.from_numpy(values.astype(np.float32)).reshape(-1, width)
+    # A copy, since arrow's memory is read-only; torch widens halves far faster than numpy.
+    return torch.from_numpy(np.array(values)).float().reshape(-1, width)
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clearvit.errors import ModelError
 from clearvit.retrieval.mass import automatic_mass
+from clearvit.retrieval.relaxed import solve_relaxed
 from clearvit.retrieval.sinkhorn import newton_columns, solve
 
 CHUNK = 2**19  # matches solved at once; more would leave the cache
@@ -72,7 +73,9 @@ def transport(
     goal = TOLERANCE[dtype] if tolerance is None else tolerance
     chunks = zip(*(t.split(size) for t in (flat, u, v, share)), strict=True)
     parts = [_transported(s, a, b, m, epsilon, goal) for s, a, b, m in chunks]
-    plan, residual, iterations = (torch.cat(t) for t in zip(*parts, strict=True))
+    plan, residual, iterations = (
+        torch.cat(t) if len(t) > 1 else t[0] for t in zip(*parts, strict=True)
+    )
     total = 2 - share.detach()
     return Transported(
         plan=plan.reshape(similarity.shape),
@@ -96,18 +99,37 @@ def _transported(
         v = torch.cat([v, 1 - share[:, None]], 1)
         middle = kernel.detach().mean((1, 2))[:, None, None]  # any constant gives the same plan
         kernel = F.pad(kernel - middle, (0, 1, 0, 1))
-    with torch.no_grad():
-        logits = kernel.detach().clone()
-        if partial:
-            logits[:, -1, -1] = -torch.inf
-        found = solve(logits, u.detach(), v.detach(), tolerance=tolerance)
-    density = found.density
+    logits = kernel.detach()
+    if partial:
+        logits = logits.clone()
+        logits[:, -1, -1] = -torch.inf
     if torch.is_grad_enabled() and any(t.requires_grad for t in (kernel, u, v)):
-        density = _with_gradients(density, kernel, u, v)
-    plan = density * u[..., None] * v[:, None]
+        with torch.no_grad():
+            found = solve(logits, u.detach(), v.detach(), tolerance=tolerance)
+        density = _with_gradients(found.density, kernel, u, v)
+        plan = density * u[..., None] * v[:, None]
+        residual, iterations = found.residual, found.iterations
+    else:
+        plan, residual, iterations = _solved(logits, u, v, tolerance)
     if partial:
         plan = plan[:, :-1, :-1]
-    return plan, found.residual, found.iterations
+    return plan, residual, iterations
+
+
+@torch.no_grad()
+def _solved(
+    logits: Tensor, u: Tensor, v: Tensor, tolerance: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Plans (B, R, Q) without gradients: relaxed sweeps, and Newton steps where these fail."""
+    quick = solve_relaxed(logits, u, v, tolerance=tolerance)
+    if bool(quick.solved.all()):
+        return quick.plan, quick.residual, quick.iterations
+    rest = ~quick.solved
+    sharp = solve(logits[rest], u[rest], v[rest], tolerance=tolerance)
+    plan, residual, iterations = quick.plan, quick.residual, quick.iterations
+    plan[rest] = sharp.density * u[rest][..., None] * v[rest][:, None]
+    residual[rest], iterations[rest] = sharp.residual, iterations[rest] + sharp.iterations
+    return plan, residual, iterations
 
 
 def _with_gradients(density: Tensor, kernel: Tensor, u: Tensor, v: Tensor) -> Tensor:

@@ -1,0 +1,198 @@
+"""How an index grows: seconds to build, time of a search, bytes on disk.
+
+    python benchmarks/index.py [--counts 1000 10000 100000] [--queries 200] [--work DIR]
+
+Descriptors (384 channels, mixtures of clusters) and 7 x 7 patches of each are synthetic, so that no
+network is measured; they are written as `clearvit index` writes them, 64 or more per commit, joined
+and, for 100,000 and more, given the structure of an approximate search. A search is timed with 10
+hits, and with the patches of 100 candidates read for re-ranking; p50 and p99 over the queries.
+The largest index takes 4 GB in --work, which is emptied after each count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clearvit.retrieval.describe import Described, Recipe
+from clearvit.retrieval.filling import IndexConfig
+from clearvit.retrieval.matching import Matching
+from clearvit.retrieval.rerank import rerank_list
+from clearvit.retrieval.store import Entry, Store
+
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "index.md"
+SIDE, CHANNELS, CLUSTERS, HITS, CANDIDATES = 7, 384, 300, 10, 100
+RECIPE = Recipe(
+    model="synthetic",
+    fingerprint="",
+    size=(224, 224),
+    patches=(16, 16),
+    grid=(SIDE, SIDE),
+    descriptor="class",
+    marginal="uniform",
+    channels=CHANNELS,
+    width=CHANNELS,
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One size of index; times in seconds."""
+
+    images: int
+    build: float  # writing and joining
+    structure: float  # of an approximate search; 0 if there is none
+    disk: int  # bytes
+    times: dict[str, tuple[float, float]]  # p50 and p99
+    recall: float  # of the exact hits by the approximate search; 1 if there is none
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--counts", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--commit", type=int, default=1000, help="images per write")
+    parser.add_argument("--approximate-from", type=int, default=IndexConfig().exact_up_to)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows = []
+    for count in options.counts:
+        work = Path(tempfile.mkdtemp(dir=options.work))
+        try:
+            rows.append(measured(count, work, options))
+            print(rows[-1], flush=True)
+        finally:
+            shutil.rmtree(work)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(page(rows, options))
+    print(options.out.read_text())
+
+
+def measured(count: int, work: Path, options: argparse.Namespace) -> Measured:
+    store = Store.create(work / "index", RECIPE, None)
+    seconds = 0.0
+    for entries, described in pieces(count, options.commit):
+        start = time.perf_counter()
+        store.put(entries, described)
+        seconds += time.perf_counter() - start
+    start = time.perf_counter()
+    store.tidy(keep=timedelta(0), always=True)
+    seconds += time.perf_counter() - start
+    structure = 0.0
+    if count >= options.approximate_from:
+        start = time.perf_counter()
+        store.make_approximate()
+        structure = time.perf_counter() - start
+    disk = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+    queries = near(options.queries, seed=-1)
+    times = {}
+    kinds = {"10 hits, exact": (False, True), "re-ranking 100, exact": (True, True)}
+    if structure:
+        kinds |= {"10 hits": (False, False), "re-ranking 100": (True, False)}
+    for name, (heavy, exact) in kinds.items():
+        times[name] = timed(store, queries, heavy=heavy, exact=exact)
+    return Measured(count, seconds, structure, disk, times, recall(store, queries, structure > 0))
+
+
+def pieces(count: int, size: int) -> Iterator[tuple[list[Entry], Described]]:
+    """Images of a made-up collection, some at a time."""
+    for start in range(0, count, size):
+        number = min(size, count - start)
+        descriptors = near(number, seed=start)
+        generator = torch.Generator().manual_seed(start)
+        noise = torch.randn(number, SIDE * SIDE, CHANNELS, generator=generator)
+        patches = F.normalize(20 * descriptors[:, None] + noise, dim=-1)
+        entries = [
+            Entry(f"{i % 100:02d}/{i:08d}.jpg", "", f"{i % 100:02d}", f"{i % 100:02d}", i, i, 9, 9)
+            for i in range(start, start + number)
+        ]
+        weights = torch.full((number, SIDE * SIDE), 1 / SIDE**2)
+        yield entries, Described(descriptors, patches, weights)
+
+
+def near(number: int, *, seed: int) -> Tensor:
+    """Descriptors around shared centres."""
+    centres = torch.randn(CLUSTERS, CHANNELS, generator=torch.Generator().manual_seed(7))
+    generator = torch.Generator().manual_seed(seed + 10_000_019)
+    chosen = torch.randint(CLUSTERS, (number,), generator=generator)
+    noise = torch.randn(number, CHANNELS, generator=generator)
+    return F.normalize(centres[chosen] + noise, dim=-1)
+
+
+def timed(store: Store, queries: Tensor, *, heavy: bool, exact: bool) -> tuple[float, float]:
+    seconds = []
+    for query in queries:
+        start = time.perf_counter()
+        count = CANDIDATES if heavy else HITS
+        rows = store.nearest(query, count, where=None, heavy=heavy, exact=exact)
+        if heavy and rows.described is not None:
+            images = rows.described.locals(RECIPE)
+            rerank_list(rows.similarity, images[:1], images, method=Matching(), weight=0.3)
+        seconds.append(time.perf_counter() - start)
+    p50, p99 = np.percentile(seconds[1:], (50, 99))  # the first one warms up
+    return float(p50), float(p99)
+
+
+def recall(store: Store, queries: Tensor, approximate: bool) -> float:
+    if not approximate:
+        return 1.0
+    found = 0
+    for query in queries:
+        sets = [
+            {e.name for e in store.nearest(query, HITS, where=None, heavy=False, exact=x).entries}
+            for x in (False, True)
+        ]
+        found += len(sets[0] & sets[1])
+    return found / (HITS * len(queries))
+
+
+def page(rows: list[Measured], options: argparse.Namespace) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row.times))
+    lines = []
+    for row in rows:
+        cells = [
+            f"{1000 * row.times[n][0]:.1f} / {1000 * row.times[n][1]:.1f}"
+            if n in row.times
+            else "\N{EN DASH}"
+            for n in names
+        ]
+        structure = f"{row.structure:.1f}" if row.structure else "\N{EN DASH}"
+        size = f"{row.disk / 1e6:.0f} MB ({row.disk / row.images / 1e3:.1f} kB each)"
+        lines.append(
+            f"| {row.images:,} | {row.build:.1f} | {structure} | {size} | {' | '.join(cells)} |"
+            f" {row.recall:.3f} |"
+        )
+    head = " | ".join(f"{name}, ms" for name in names)
+    return f"""# How an index grows
+
+{time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()} cores, {options.threads}
+threads, local disk. Synthetic descriptors of {CHANNELS} channels and {SIDE} x {SIDE} patches.
+Reproduce: `python benchmarks/index.py`. Build: seconds of writing and joining, without the network,
+{options.commit} images per write. Structure: seconds to prepare an approximate search. Times are
+p50 / p99 of {options.queries - 1} searches; "re-ranking 100" reads the patches of 100 candidates
+and compares them by transport. Recall: share of the exact 10 hits that an approximate search finds.
+
+| images | build, s | structure, s | disk | {head} | recall |
+|---|---|---|---|{"---|" * len(names)}---|
+{chr(10).join(lines)}
+"""
+
+
+if __name__ == "__main__":
+    main()

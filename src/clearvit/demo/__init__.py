@@ -1,0 +1,1 @@
+"""What the demo works on: photos that are on every machine."""

@@ -1,0 +1,82 @@
+"""Which patches were kept at each stage, drawn on the photos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from clearvit.backbones.backbone import Images
+from clearvit.backbones.preprocessing import Size
+from clearvit.backbones.tokens import Tokens
+from clearvit.errors import ModelError
+from clearvit.images import find_images, read_image
+from clearvit.prune.pruned import PrunedBackbone
+from clearvit.report.figure import Panel, draw_panels, save_figure
+
+SHOWN = 480  # pixels of the longer side of a drawn photo
+FADED = 0.82  # how white a dropped patch is
+CAPTION = "Bright patches are still in the sequence when the named block begins; pale ones left."
+
+
+def draw_kept(
+    backbones: Sequence[PrunedBackbone],
+    images: Images,
+    *,
+    out: str | Path,
+    size: int | Size | None = None,
+) -> list[Path]:
+    """Draw every image with the patches that each model keeps at each of its stages.
+
+    Args:
+        backbones: Pruned models, one row of the picture each.
+        images: As `Backbone.tokens` takes them, except tensors.
+        out: Directory for one PNG per image.
+        size: Pixels of the forward pass; each model's own by default.
+    """
+    if not backbones:
+        raise ModelError("only pruned models have patches to draw; prune one: cv.prune(backbone).")
+    if isinstance(images, torch.Tensor):
+        raise ModelError("pixels are normalised already; give paths or PIL images to draw.")
+    single = (images,) if isinstance(images, Image.Image) else images
+    paths = []
+    for number, picture in enumerate(find_images(single)):
+        photo = read_image(picture.source)
+        rows = [_row(one, one.tokens(photo, size=size), photo) for one in backbones]
+        figure = draw_panels(rows, title=picture.name, caption=CAPTION)
+        name = f"{number:03d}-{Path(picture.name).stem}-kept.png"
+        paths.append(save_figure(figure, Path(out) / name))
+    return paths
+
+
+def _row(backbone: PrunedBackbone, tokens: Tokens, photo: Image.Image) -> list[Panel]:
+    total = tokens.grid[0] * tokens.grid[1]
+    note = f"{total} patches, {backbone.plan.scorer or 'learned'}"
+    panels = [Panel(backbone.name, picture=_small(photo), note=note)]
+    for stage in backbone.plan.stages:
+        mask = tokens.kept_stages[stage][0].cpu().numpy().reshape(tokens.grid)
+        share = f"{int(mask.sum())} of {total} ({100 * mask.mean():.0f} %)"
+        panels.append(Panel(f"block {stage}", picture=faded(_small(photo), mask), note=share))
+    return panels
+
+
+def faded(photo: NDArray[np.uint8], kept: NDArray[np.bool_]) -> NDArray[Any]:
+    """Whiten the dropped patches of a photo (height, width, 3) in 0..1; kept is (H, W)."""
+    height, width = photo.shape[:2]
+    rows = np.arange(height) * kept.shape[0] // height
+    columns = np.arange(width) * kept.shape[1] // width
+    there = kept[rows[:, None], columns[None, :], None]
+    bright = photo.astype(np.float64) / 255
+    pale = FADED + (1 - FADED) * bright.mean(axis=2, keepdims=True)
+    return np.where(there, bright, pale)
+
+
+def _small(photo: Image.Image) -> NDArray[np.uint8]:
+    small = photo.copy()
+    small.thumbnail((SHOWN, SHOWN))
+    return np.asarray(small)
