@@ -1,4 +1,5 @@
 # Two commands do everything on a fresh machine with Python and make: `make demo` and `make test`.
+# `make demo QUICK=1` is shorter; `make demo IMAGES=photos/` takes your own photos.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +9,7 @@ CHECKED := src tests benchmarks examples
 .PHONY: demo test test-slow lint bench docs clean
 
 demo: $(VENV)/.demo
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/clearvit demo $(if $(QUICK),--quick) $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(VENV)/.dev lint
 	@$(BIN)/python -m pytest

@@ -1,7 +1,6 @@
 """The Python in README and docs runs as printed, on the demo model."""
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,15 +36,3 @@ def workplace(demo_backbone, tmp_path_factory):
 def test_the_code_of_the_pages_runs(block, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     exec(compile(block, "page", "exec"), {"__name__": "page"})
-
-
-def test_the_demo_script_draws_its_pictures(workplace, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(
-        sys, "argv", ["demo.py", str(workplace / "cat.jpg"), "--out", str(tmp_path)]
-    )
-    exec(
-        compile((ROOT / "examples/demo.py").read_text(), "demo.py", "exec"),
-        {"__name__": "__main__"},
-    )
-    assert (tmp_path / "cat.png").exists()
-    assert str(tmp_path / "cat.png") in capsys.readouterr().out

@@ -47,7 +47,7 @@ def command(
         typer.Option(help="Images on which to draw the patches kept at each stage."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Directory for bench.json and pictures.")
+        Path | None, typer.Option("--out", help="Directory for the page, bench.json and pictures.")
     ] = None,
     size: SizeOption = None,
     threads: ThreadsOption = None,
@@ -66,6 +66,7 @@ def command(
     prepare(threads)
     from clearvit.bench.bench import contenders, run
     from clearvit.bench.config import BenchConfig
+    from clearvit.bench.page import write_bench_page
     from clearvit.files import write_json
     from clearvit.prune.kept import draw_kept
     from clearvit.prune.pruned import PrunedBackbone
@@ -84,6 +85,7 @@ def command(
     content = {**result.to_json(), "pictures": [str(path) for path in drawn]}
     if out is not None:
         write_json(out / "bench.json", content)
+        write_bench_page(out / "bench.html", result, drawn)
     if as_json:
         print(json.dumps(content))
         return

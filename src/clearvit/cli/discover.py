@@ -116,6 +116,7 @@ def _finish(
     as_json: bool,
 ) -> None:
     """Write the files and say what is in them."""
+    from clearvit.dense.page import write_boxes_page
     from clearvit.files import write_json
 
     skipped = [*(truth.skipped if truth else ()), *found.skipped]
@@ -126,6 +127,14 @@ def _finish(
     write_json(out / "boxes.json", report)
     if draw:
         _draw(found, pictures, out)
+        write_boxes_page(
+            out / "boxes.html",
+            found,
+            {picture.name: picture.source for picture in pictures},
+            model=model,
+            method=method,
+            corloc=report.get("corloc"),
+        )
     report_skipped(skipped)
     if as_json:
         print(json.dumps(report))
