@@ -65,8 +65,10 @@ def main() -> None:
     parser.add_argument("--find", type=int, default=100)
     parser.add_argument("--photos", type=int, default=24)
     parser.add_argument("--denoised", type=int, default=4)
-    parser.add_argument("--variants", type=int, default=8)
-    parser.add_argument("--large", type=int, default=20, help="classes for 1-NN at full size")
+    parser.add_argument("--variants", type=int, default=8, help="photos for other ways; 0: none")
+    parser.add_argument(
+        "--large", type=int, default=20, help="classes for 1-NN at full size; 0: none"
+    )
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     for folder in (options.images, options.classes):
@@ -91,10 +93,12 @@ def main() -> None:
     write(sections)
     sections.append(closeness(backbone, photos[: options.denoised], raw, edited))
     write(sections)
-    sections.append(variants(backbone, found, finding, photos[: options.variants], raw))
-    write(sections)
-    sections[2] += nearest(backbone, cured, options.classes, options.size, options.large)
-    write(sections)
+    if options.variants:
+        sections.append(variants(backbone, found, finding, photos[: options.variants], raw))
+        write(sections)
+    if options.large:
+        sections[2] += nearest(backbone, cured, options.classes, options.size, options.large)
+        write(sections)
     print(RESULT.read_text())
 
 
@@ -121,7 +125,8 @@ def head(options: argparse.Namespace, found: RegisterNeurons, minutes: float) ->
 
 `demo` at {options.size} px; {time.strftime("%Y-%m-%d")}, {platform.machine()}, {options.threads}
 thread(s), torch {torch.__version__}. Blocks are counted from 1. Reproduce:
-`python benchmarks/testtime.py --images PHOTOS --classes IMAGEFOLDER --find {options.find}`
+`python benchmarks/testtime.py --images PHOTOS --classes IMAGEFOLDER --find {options.find}
+--variants {options.variants} --large {options.large}`
 
 Neurons were found on {found.images} photos in {minutes:.1f} minutes, on a machine that was busy
 with other work too. High-norm tokens appear in block {found.onset + 1} and grow until block
