@@ -60,7 +60,7 @@ def option(default: Any, explanation: str) -> Any:
 class Config:
     """Everything that decides the weights."""
 
-    steps: int = option(1000, "optimiser steps; three CPU minutes")
+    steps: int = option(1000, "optimiser steps; four CPU minutes")
     batch: int = option(40, "pairs per step; 26 to 158, as each shows something else")
     size: int = option(48, "pixels per side")
     patch: int = option(6, "pixels per side of a patch: a grid of 8 x 8")

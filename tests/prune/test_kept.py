@@ -33,7 +33,7 @@ def test_one_picture_per_image_with_a_row_per_model(tiny, tmp_path, monkeypatch)
     assert len(paths) == 2 and all(Image.open(path).width == 1600 for path in paths)
     first, second = seen[0]
     assert [panel.note for panel in first[1:]] == ["8 of 16 (50 %)", "4 of 16 (25 %)"]
-    assert [panel.title for panel in second] == [models[1].name, "block 2"]
+    assert [panel.title for panel in second] == ["keep 0.25", "block 2"]
     mask = models[0].tokens(photos[0]).kept_stages[1][0].reshape(4, 4).numpy()
     assert np.allclose(first[1].picture, faded(np.asarray(photos[0]), mask))
 

@@ -48,7 +48,9 @@ def draw_kept(
     for number, picture in enumerate(find_images(single)):
         photo = read_image(picture.source)
         rows = [_row(one, one.tokens(photo, size=size), photo) for one in backbones]
-        figure = draw_panels(rows, title=picture.name, caption=CAPTION)
+        models = ", ".join(dict.fromkeys(one.dense.name for one in backbones))
+        title = f"{Path(picture.name).name}: {models}"
+        figure = draw_panels(rows, title=title, caption=CAPTION)
         name = f"{number:03d}-{Path(picture.name).stem}-kept.png"
         paths.append(save_figure(figure, Path(out) / name))
     return paths
@@ -57,7 +59,8 @@ def draw_kept(
 def _row(backbone: PrunedBackbone, tokens: Tokens, photo: Image.Image) -> list[Panel]:
     total = tokens.grid[0] * tokens.grid[1]
     note = f"{total} patches, {backbone.plan.scorer or 'learned'}"
-    panels = [Panel(backbone.name, picture=_small(photo), note=note)]
+    shares = ", ".join(f"{share:.2g}" for share in backbone.plan.keep)
+    panels = [Panel(f"keep {shares}", picture=_small(photo), note=note)]
     for stage in backbone.plan.stages:
         mask = tokens.kept_stages[stage][0].cpu().numpy().reshape(tokens.grid)
         share = f"{int(mask.sum())} of {total} ({100 * mask.mean():.0f} %)"
