@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from clearvit.backbones.load import load
     from clearvit.backbones.saved import save_backbone as save
     from clearvit.backbones.tokens import Tokens
+    from clearvit.bench.bench import bench
+    from clearvit.bench.config import BenchConfig
     from clearvit.compare.compare import compare
     from clearvit.cure.config import CureConfig
     from clearvit.cure.cure import cure
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Backbone",
+    "BenchConfig",
     "ClearvitError",
     "CureConfig",
     "DiagnoseConfig",
@@ -54,6 +57,7 @@ __all__ = [
     "TokenConfig",
     "Tokens",
     "TrainingError",
+    "bench",
     "compare",
     "cure",
     "denoise",
@@ -72,6 +76,7 @@ __all__ = [
 
 _HOMES = {
     "Backbone": "clearvit.backbones.backbone",
+    "BenchConfig": "clearvit.bench.config",
     "ClearvitError": "clearvit.errors",
     "CureConfig": "clearvit.cure.config",
     "DiagnoseConfig": "clearvit.diagnose.diagnosis",
@@ -95,7 +100,7 @@ _HOMES = {
 }
 
 
-_ROOMS = ("compare", "cure", "diagnose", "evaluate", "export", "prune", "testing")
+_ROOMS = ("bench", "compare", "cure", "diagnose", "evaluate", "export", "prune", "testing")
 
 
 def __getattr__(name: str) -> Any:

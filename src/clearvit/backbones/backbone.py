@@ -183,7 +183,9 @@ class Backbone(ABC):
         digest = hashlib.sha256(repr(self._settings()).encode())
         for key, tensor in sorted(self.network.state_dict().items()):
             digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            digest.update(
+                tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            )
         return digest.hexdigest()
 
     def _settings(self) -> tuple[object, ...]:
