@@ -34,7 +34,8 @@ def write_cure_page(
         code: Python that loads the result.
     """
     height, width = plan["size"]
-    trained = ", ".join(plan["unlock"]) or "nothing"
+    parts = [p for p in plan["unlock"] if plan["registers"] or p != "registers"]
+    trained = ", ".join(parts) or "nothing"
     facts = (
         ("images", f"{plan['images']:,}"),
         ("size", f"{height} x {width} px"),

@@ -121,6 +121,10 @@ figure { margin: 1.2rem 0 2rem; }
 .stage { position: relative; border-radius: 8px; overflow: hidden; }
 .stage img { display: block; width: 100%; height: auto; image-rendering: pixelated; }
 .over { position: absolute; inset: 0; clip-path: inset(0 calc(100% - var(--cut, 50%)) 0 0); }
+.stage::after {
+  content: ""; position: absolute; top: 0; bottom: 0; left: var(--cut, 50%); width: 2px;
+  background: #ffffff; box-shadow: 0 0 2px #000000;
+}
 .slider label { display: flex; gap: 0.8rem; align-items: center; margin-top: 0.5rem; }
 .slider input { flex: 1; min-width: 6rem; accent-color: var(--link); }
 .slider span { font-size: 0.9rem; }
