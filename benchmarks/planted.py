@@ -115,7 +115,7 @@ First six blocks of `demo` at 224 px, artifacts planted in block 4 on 2 % of the
 {options.photos} photos, {options.epochs} epochs, learning rate {options.lr:g}, else by default;
 {options.held} other photos for the numbers; {time.strftime("%Y-%m-%d")}, {platform.machine()},
 {os.cpu_count()} cores, torch {torch.__version__}. Reproduce:
-`python benchmarks/planted.py --images PHOTOS`
+`python benchmarks/planted.py --images PHOTOS --epochs {options.epochs} --held {options.held}`
 
 Mean of 1 - cosine to the truth at the planted places. The truth is the average of the base without
 artifacts over ten views; "clean" is the base in one forward pass. In brackets: how much of the
