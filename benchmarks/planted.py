@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=60)
     parser.add_argument("--held", type=int, default=24)
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=1e-4)
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
