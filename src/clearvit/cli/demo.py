@@ -51,7 +51,9 @@ def command(
         Path | None, typer.Option(help="A folder of your own photos, 12 or more.")
     ] = None,
     model: Annotated[str, typer.Option(help="Any ViT that clearvit loads.")] = "demo",
-    out: Annotated[Path, typer.Option(help="Directory for all of it.")] = Path("demo"),
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for all of it; demo/, or demo-quick/.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter.")] = False,
 ) -> None:
     """Diagnose, cure, compare, discover, search and prune a real ViT; end with one report.
@@ -69,6 +71,7 @@ def command(
 
     begun = time.monotonic()
     pace = QUICK if quick else FULL
+    out = out or Path("demo-quick" if quick else "demo")  # one does not go on with the other
     folders = prepare_photos(out / "images", images, parts=pace.parts)
     steps = story(model, folders, out, pace)
     for number, step in enumerate(steps, 1):
