@@ -6,16 +6,25 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints-cpu.txt
 CHECKED := src tests benchmarks examples
 
-.PHONY: demo test test-slow lint bench docs clean
+.PHONY: demo test test-slow lint browser bench docs clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/clearvit demo $(if $(QUICK),--quick) $(if $(IMAGES),--images "$(IMAGES)")
 
-test: $(VENV)/.dev lint
+test: $(VENV)/.dev browser lint
 	@$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m slow
+
+# The report is tested in Debian's chromium. Only CI installs it unasked; without it these tests are
+# skipped and say so.
+browser:
+	@if [ -n "$$CI" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	&& ! command -v chromium >/dev/null; then \
+		echo "installing chromium"; \
+		(apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium) \
+			>/dev/null 2>&1 || echo "no chromium: the browser tests will be skipped"; fi
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check $(CHECKED)

@@ -161,6 +161,11 @@ summary { cursor: pointer; font-weight: 600; }
   body { font-size: 10pt; padding: 0; }
   nav, .skip, .slider input, .tabs > label { display: none; }
   .tabs > div, .tabs > div > .title { display: block; }
+  .stage { display: flex; flex-direction: row-reverse; gap: 4mm; }
+  .stage > * { flex: 1; min-width: 0; }
+  .stage::after { display: none; }
+  .over { position: static; clip-path: none; }
+  .slider label { justify-content: space-between; }
   h2, h3, h4 { break-after: avoid; }
   figure, .notice, tr { break-inside: avoid; }
   .scroll, .card, pre { overflow: visible; }

@@ -1,0 +1,174 @@
+"""What does pruning cost in tasks? Learned predictors against every scorer without training.
+
+    python benchmarks/prune_tasks.py --work WORK [--epochs 6] [--unlock] [--plan]
+
+Trains DynamicViT's predictors on photos/ at keep 0.7 without labels, then measures on frozen tokens
+of the demo model at 224 px: the nearest image by class token on imagenet100/, and a linear probe of
+the restored map on voc/, fitted and tested with the same model. The probe's mean IoU is over seven
+well-populated classes. All rows see the same images and draws. Finished rows and the training stay
+in WORK: a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import clearvit as cv
+from clearvit.evaluate.config import EvaluateConfig
+from clearvit.evaluate.evaluate import evaluate
+from clearvit.files import write_json
+from clearvit.images import find_images
+from clearvit.prune import PruneConfig, macs, train_predictors
+from clearvit.prune.prune import prune
+from clearvit.prune.pruned import PrunedBackbone
+from clearvit.prune.scores import SCORERS
+
+DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "prune_tasks.md"
+POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
+TASKS = {"classification": "imagenet100", "segmentation": "voc"}
+METRICS = {"classification": "top-1", "segmentation": f"mIoU of {len(POPULATED)}"}
+LEARNED = "learned predictors"
+DENSE = "dense"
+TRAINED_AT = 0.7
+ROWS = [
+    (1.0, DENSE),
+    *((TRAINED_AT, name) for name in (LEARNED, *SCORERS)),
+    *((keep, name) for keep in (0.9, 0.5) for name in (LEARNED, "class", "fuse", "random")),
+]
+
+
+def main() -> None:
+    options = parsed()
+    torch.set_num_threads(options.threads)
+    options.work.mkdir(parents=True, exist_ok=True)
+    dense = cv.load("demo", size=options.size)
+    waiting = [(row, task) for row in ROWS for task in TASKS if not path_of(row, task, options)]
+    print(f"{len(ROWS) * len(TASKS)} cells, {len(waiting)} to do.", flush=True)
+    if options.plan:
+        return
+    learned = trained(dense, options)
+    print(f"trained: {json.dumps(learned.seconds)}", flush=True)
+    for row, task in waiting:
+        backbone = dense if row[1] == DENSE else pruned(dense, learned.backbone, *row)
+        start = time.perf_counter()
+        table = evaluate(backbone, task=task, data=DATA / TASKS[task], config=config(task, options))  # type: ignore[arg-type]
+        found = {"value": table.to_json()["rows"][0], "gain": gain(backbone)}
+        write_json(file_of(row, task, options), found)
+        print(f"{row}, {task}: {time.perf_counter() - start:.0f} s", flush=True)
+    text = page(options, learned)
+    RESULT.write_text(text)
+    print(text)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--unlock", action="store_true", help="let the backbone learn too")
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--plan", action="store_true", help="only say what is left")
+    options = parser.parse_args()
+    if not DATA.is_dir():
+        sys.exit(f"'{DATA}' is not there; set CLEARVIT_DATA.")
+    return options
+
+
+class Trained:
+    """The learned model and what it took."""
+
+    def __init__(self, backbone: PrunedBackbone, seconds: dict[str, float]) -> None:
+        self.backbone, self.seconds = backbone, seconds
+
+
+def trained(dense: cv.Backbone, options: argparse.Namespace) -> Trained:
+    """Train, or take what an earlier call has trained; CPU seconds are those of the whole run."""
+    out, clock = options.work / "pruned", options.work / "seconds.json"
+    choice = PruneConfig(
+        epochs=options.epochs, batch=options.batch, lr=options.lr, unlock=options.unlock
+    )
+    pictures = [picture.source for picture in find_images(DATA / "photos")]
+    before = time.process_time()
+    backbone = train_predictors(dense, pictures, out=out, keep=TRAINED_AT, config=choice)
+    if not clock.exists():
+        write_json(clock, {"cpu_minutes": (time.process_time() - before) / 60})
+    return Trained(backbone, json.loads(clock.read_text()))
+
+
+def pruned(dense: cv.Backbone, learned: PrunedBackbone, keep: float, name: str) -> PrunedBackbone:
+    if name == LEARNED:
+        return prune(learned.dense, keep=keep, scorer=learned.predictors)
+    return prune(dense, keep=keep, scorer=name)
+
+
+def config(task: str, options: argparse.Namespace) -> EvaluateConfig:
+    kept: dict[str, Any] = {"size": options.size}
+    if task == "segmentation":
+        return EvaluateConfig(labelled=(None,), subset=POPULATED, draws=1, **kept)
+    return EvaluateConfig(methods=("knn",), neighbours=1, draws=options.draws, **kept)
+
+
+def gain(backbone: cv.Backbone) -> float:
+    return macs(backbone).gain if isinstance(backbone, PrunedBackbone) else 1.0
+
+
+def file_of(row: tuple[float, str], task: str, options: argparse.Namespace) -> Path:
+    folder: Path = options.work / "rows"
+    return folder / f"{row[0]}-{row[1].replace(' ', '-')}-{task}-{options.size}.json"
+
+
+def path_of(row: tuple[float, str], task: str, options: argparse.Namespace) -> Path | None:
+    path = file_of(row, task, options)
+    return path if path.exists() else None
+
+
+def page(options: argparse.Namespace, learned: Trained) -> str:
+    lines = []
+    for row in ROWS:
+        found = {task: json.loads(file_of(row, task, options).read_text()) for task in TASKS}
+        cells = " | ".join(cell(found[task]["value"], METRICS[task]) for task in TASKS)
+        gained = found["classification"]["gain"]
+        lines.append(f"| {row[0]:g} | {row[1]} | {gained:.2f} | {cells} |")
+    learns = "predictors and backbone" if options.unlock else "the predictors alone"
+    again = f"--epochs {options.epochs} --batch {options.batch} --lr {options.lr:g}"
+    again += " --unlock" if options.unlock else ""
+    return f"""# Tasks on pruned models
+
+`demo` (DINOv2 ViT-S/14), {options.size} px, stages before blocks 3, 6, 9. Learned: {learns}, at
+keep {TRAINED_AT}, on {len(find_images(DATA / "photos"))} photos without labels,
+{options.epochs} epochs, {learned.seconds["cpu_minutes"]:.0f} CPU minutes.
+The other shares use the same weights.
+{time.strftime("%Y-%m-%d")}, {platform.machine()}, torch {torch.__version__}. Reproduce:
+`python benchmarks/prune_tasks.py --work WORK {again}`
+
+1-NN: the nearest image by class token on 100 classes, mean ± standard deviation over
+{options.draws} splits. mIoU: linear probe on the restored map, VOC, seven classes. In brackets the
+95 % interval over resampled test images. Index and queries are pruned alike.
+
+| keep | scorer | gain in MACs | 1-NN, % | mIoU of 7, % |
+|---|---|---|---|---|
+{chr(10).join(lines)}
+"""
+
+
+def cell(row: dict[str, Any], metric: str) -> str:
+    value = row["values"][metric]
+    spread = "" if value["spread"] is None else f" ± {value['spread']:.1f}"
+    return f"{value['mean']:.1f}{spread} ({value['low']:.1f} to {value['high']:.1f})"
+
+
+if __name__ == "__main__":
+    main()
