@@ -48,7 +48,7 @@ def test_the_index_remembers_its_model_and_finds_the_photo(place, tmp_path):
     assert result["hits"][0]["name"] == name and len(result["hits"]) == 3
     assert "global ranking is kept" in result["note"]
     page = tmp_path / "why.html"
-    options = ("--weight", 0.5, "--rerank", 5, "--method", "mutual", "--html", page)
+    options = ("--weight", 0.5, "--rerank", 5, "--method", "mutual", "--out", page)
     done = invoke("search", place / "index", query, *options)
     assert done.exit_code == 0 and "1\t" in done.stdout and page.exists()
 

@@ -76,7 +76,7 @@ def test_panels_of_a_vit(tiny):
         ["photo", "patch tokens", "attention of the class token"],
         [f"norms, block {i} of 3" for i in (2, 3)],
     ]
-    assert titles(tiny, blocks=[-3])[1] == ["norms, block 1 of 3"]
+    assert titles(tiny, layers=[-3])[1] == ["norms, block 1 of 3"]
 
 
 def test_panels_of_registers():
@@ -102,7 +102,7 @@ def test_grid_only_backbone(tmp_path):
 
 def test_what_is_seen_is_what_the_backbone_computes(tiny):
     size = (48, 24)
-    (seen,) = observe(tiny, find_images(photo()), size=size, blocks=[0, -1])
+    (seen,) = observe(tiny, find_images(photo()), size=size, layers=[0, -1])
     expected = tiny.tokens(photo(), size=size)
     inner = tiny.tokens(
         photo(), size=size, layers=[0, 2], norm=False, capture=("prefix_attention",)
@@ -140,7 +140,7 @@ def test_default_blocks():
 
 def test_block_that_does_not_exist_is_an_error(tiny, tmp_path):
     with pytest.raises(ModelError, match="blocks 0 to 2"):
-        look(tiny, photo(), out=tmp_path, blocks=[7])
+        look(tiny, photo(), out=tmp_path, layers=[7])
 
 
 def test_blocks_without_plain_attention_still_show_their_tokens():
@@ -156,7 +156,7 @@ def test_artifacts_of_the_demo_model_show(demo_backbone):
     """Late blocks hold tokens above twice the median norm; the output of the last does not."""
     skimage_data = pytest.importorskip("skimage.data")
     coffee = Image.fromarray(skimage_data.coffee())
-    (seen,) = observe(demo_backbone, find_images(coffee), blocks=[10, 11])
+    (seen,) = observe(demo_backbone, find_images(coffee), layers=[10, 11])
     ratio = {block: norms / np.median(norms) for block, norms in seen.norms.items()}
     assert 5 <= (ratio[10] > 2).sum() <= 30
     assert ratio[11].max() < 1.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -59,13 +60,21 @@ def contenders(
     models: str | Backbone | Sequence[str | Backbone],
     keep: float | Sequence[float] | str | None = None,
     size: int | Size | None = None,
+    **loading: Any,
 ) -> list[Contender]:
-    """Load the models, and add a pruned copy of the first if `keep` says so."""
+    """Load the models, and add a pruned copy of the first if `keep` says so.
+
+    Args:
+        models: Backbones, or names of `clearvit.load`.
+        keep: As for `clearvit.prune`.
+        size: Pixels at which the pruned copy is made.
+        loading: For `clearvit.load`, as `device="cuda"`.
+    """
     given = [models] if isinstance(models, (str, Backbone)) else list(models)
     if not given:
         raise ModelError("there is nothing to time; give at least one model.")
     found = [
-        Contender(load(model), model) if isinstance(model, str) else Contender(model)
+        Contender(load(model, **loading), model) if isinstance(model, str) else Contender(model)
         for model in given
     ]
     if keep is not None:

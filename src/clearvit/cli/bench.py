@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from clearvit.cli.console import (
+    DeviceOption,
     JsonOption,
+    PositionsOption,
     SizeOption,
     ThreadsOption,
     errors,
@@ -50,6 +52,8 @@ def command(
         Path | None, typer.Option("--out", help="Directory for the page, bench.json and pictures.")
     ] = None,
     size: SizeOption = None,
+    positions: PositionsOption = None,
+    device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,7 +78,7 @@ def command(
     config = BenchConfig(
         size=wanted, batches=batches, repeats=repeats, patience=patience, memory=memory
     )
-    entries = contenders(models, shares, wanted)
+    entries = contenders(models, shares, wanted, positions=positions, device=device)
     drawn: list[Path] = []
     if picture:
         pruned = [e.backbone for e in entries if isinstance(e.backbone, PrunedBackbone)]

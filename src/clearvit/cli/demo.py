@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shlex
 import sys
 import time
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clearvit.cli.console import errors
+from clearvit.cli.console import JsonOption, errors
 
 if TYPE_CHECKING:
     from clearvit.demo.photos import Folders
@@ -55,6 +57,7 @@ def command(
         Path | None, typer.Option(help="Directory for all of it; demo/, or demo-quick/.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Diagnose, cure, compare, discover, search and prune a real ViT; end with one report.
 
@@ -77,7 +80,8 @@ def command(
     for number, step in enumerate(steps, 1):
         errors.print(f"\n[bold]{number}/{len(steps)} {step.question}[/bold]")
         errors.print(f"$ {step.shell}", markup=False, highlight=False, soft_wrap=True)
-        app(step.arguments, standalone_mode=False)
+        with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
+            app(step.arguments, standalone_mode=False)
         sys.stdout.flush()
     shown = [step for step in steps if step.page is not None]
     page = bind(
@@ -87,7 +91,12 @@ def command(
         subtitle=f"{pace.size} px; every chapter names the command that made it.",
         commands=[step.shell for step in shown],
     )
-    errors.print(f"\n{(time.monotonic() - begun) / 60:.1f} minutes. Open the report in a browser:")
+    minutes = (time.monotonic() - begun) / 60
+    if as_json:
+        told = {"report": str(page), "minutes": minutes, "commands": [s.shell for s in steps]}
+        print(json.dumps(told))
+        return
+    errors.print(f"\n{minutes:.1f} minutes. Open the report in a browser:")
     print(page)
 
 
@@ -129,7 +138,7 @@ def story(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
             "Which photo is this a part of, and why?",
             (
                 *("search", str(out / "index"), str(photos.query), "--k", "3", "--rerank", "10"),
-                *("--weight", "1", "--html", str(out / "why.html")),
+                *("--weight", "1", "--out", str(out / "why.html")),
             ),
             out / "why.html",
         ),

@@ -29,7 +29,7 @@ def command(
     images: Annotated[list[str], typer.Argument(help="Image files, or one folder.")],
     out: Annotated[Path, typer.Option("--out", help="Directory for the pictures.")] = Path("look"),
     size: SizeOption = None,
-    blocks: Annotated[
+    layers: Annotated[
         str | None, typer.Option(help="Blocks whose token norms to draw, as 3,8,-1.")
     ] = None,
     positions: PositionsOption = None,
@@ -56,7 +56,7 @@ def command(
             images[0] if len(images) == 1 else images,
             out=out,
             size=parse_size(size),
-            blocks=parse_blocks(blocks) or None,
+            layers=parse_blocks(layers) or None,
         )
     for note in notes:
         errors.print(f"warning: {note.message}", markup=False, highlight=False, soft_wrap=True)

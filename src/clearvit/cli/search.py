@@ -51,8 +51,9 @@ def command(
         str | None, typer.Option(help="SQL over name, folder, label, bytes, width, height …")
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Queries are texts (CLIP).")] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Page that explains the hits; a directory for several.")
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Page that explains the hits; a directory for several."),
     ] = None,
     model: ModelOption = None,
     other_model: OtherOption = False,
@@ -62,10 +63,12 @@ def command(
 ) -> None:
     """Find the images that are most like a query.
 
-    Example: `clearvit search index/ query.jpg --k 5 --rerank 100 --html why.html`
+    Example: `clearvit search index/ query.jpg --k 5 --rerank 100 --out why.html`
 
     Example: `clearvit search index/ --text "a red car"`
     """
+    if text and out is not None:
+        raise typer.BadParameter("--out explains hits patch by patch; a text has no patches.")
     prepare(threads)
     opened = open_index(index, model, device, other_model)
     if text:
@@ -79,8 +82,8 @@ def command(
             method=matching_of(method, mass, cross),
             weight=weight,
         )
-    if html is not None and not text:
-        _write_pages(found, html)
+    if out is not None:
+        _write_pages(found, out)
     if as_json:
         print(json.dumps([_numbers(hits) for hits in found]))
         return
@@ -135,9 +138,9 @@ def _numbers(hits: Hits) -> dict[str, Any]:
     return {"query": hits.query.name, "note": hits.note, "hits": listed}
 
 
-def _write_pages(found: list[Hits], html: Path) -> None:
+def _write_pages(found: list[Hits], out: Path) -> None:
     from clearvit.retrieval.explain import explain_page
 
     for number, hits in enumerate(found, 1):
-        target = html if len(found) == 1 else html / f"{number:03d}.html"
+        target = out if len(found) == 1 else out / f"{number:03d}.html"
         errors.print(f"page: {explain_page(hits, target)}", markup=False, highlight=False)

@@ -208,7 +208,7 @@ def _exhibits(
     patches.append((average.many, studies[0].finals.grid))
     maps = [[tokens[i].T.unflatten(1, grid) for i in numbers] for tokens, grid in patches]
     shown = [material.held[i] for i in numbers]
-    seen = observe(studies[0].backbone, shown, size=material.size, blocks=())
+    seen = observe(studies[0].backbone, shown, size=material.size, layers=())
     return tuple(
         Exhibit(one.name, small(one.photo), one.aspect, colours)
         for one, colours in zip(seen, zip(*coloured(maps), strict=True), strict=True)

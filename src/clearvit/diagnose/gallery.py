@@ -65,7 +65,7 @@ def gallery(
     by_name = {picture.name: picture for picture in pictures}
     names = [diagnosis.observations.names[i] for i in most_telling(diagnosis, count)]
     chosen = [by_name[name] for name in names if name in by_name]
-    seen = list(observe(backbone, chosen, size=diagnosis.size, blocks=[diagnosis.peak]))
+    seen = list(observe(backbone, chosen, size=diagnosis.size, layers=[diagnosis.peak]))
     if not seen:
         return Gallery(())
     pca = PCA.fit(torch.cat([one.map.flatten(1).T for one in seen]))

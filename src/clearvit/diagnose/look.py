@@ -62,7 +62,7 @@ def look(
     *,
     out: str | Path = "look",
     size: int | Size | None = None,
-    blocks: Sequence[int] | None = None,
+    layers: Sequence[int] | None = None,
 ) -> list[Path]:
     """Draw one figure per image: photo, PCA of the tokens, token norms per block, attention.
 
@@ -74,7 +74,7 @@ def look(
         images: A folder, a file, a pattern, a PIL image, or a list of files and PIL images.
         out: Directory for the figures, `<name of the image>.png`.
         size: Pixels to resize to, one number or (height, width); else the backbone's own.
-        blocks: Blocks whose norms to show, from 0 or from -1 backwards; else five, mostly late.
+        layers: Blocks whose norms to show, from 0 or from -1 backwards; else five, mostly late.
 
     Returns:
         The files written, in the order of the images.
@@ -84,7 +84,7 @@ def look(
     """
     pictures = find_images(images)
     targets = _targets(pictures, Path(out))
-    stream = observe(backbone, _spread(pictures), size=size, blocks=blocks)
+    stream = observe(backbone, _spread(pictures), size=size, layers=layers)
     first = list(islice(stream, COMMON))
     if not first:
         raise ImageError("none of the images can be read; the warnings above say why.")
@@ -102,7 +102,7 @@ def observe(
     pictures: Sequence[Picture],
     *,
     size: int | Size | None = None,
-    blocks: Sequence[int] | None = None,
+    layers: Sequence[int] | None = None,
 ) -> Iterator[Seen]:
     """Run the backbone over pictures and keep what is drawn; bad ones only raise a warning."""
     height_width = backbone.fitting_size(size)
@@ -116,7 +116,7 @@ def observe(
             warnings.warn(f"skipped {bad.name}: {bad.reason}", stacklevel=3)
         if not batch.items:
             continue
-        run = _run(backbone, torch.stack([item.pixels for item in batch.items]), blocks)
+        run = _run(backbone, torch.stack([item.pixels for item in batch.items]), layers)
         for i, (name, item) in enumerate(zip(batch.names, batch.items, strict=True)):
             yield Seen(
                 name=name,

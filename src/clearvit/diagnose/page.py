@@ -205,7 +205,7 @@ def _where(diagnosis: Diagnosis) -> Section:
         names = [exhibit.name for exhibit in diagnosis.gallery.exhibits]
         height, width = diagnosis.size
         command = [diagnosis.model, *names, "--size", f"{height}x{width}"]
-        command += ["--blocks", f"{diagnosis.peak},-1"]
+        command += ["--layers", f"{diagnosis.peak},-1"]
         elements.append(
             Picture(
                 figure,

@@ -76,9 +76,11 @@ def _layers(name: str, block: nn.Module) -> tuple[nn.Linear, nn.Linear, Tensor]:
     """Both layers of a block's MLP and what its output is multiplied with."""
     mlp = getattr(block, "mlp", None)
     first, second = getattr(mlp, "fc1", None), getattr(mlp, "fc2", None)
-    plain = isinstance(first, nn.Linear) and isinstance(second, nn.Linear)
-    if not plain or first.out_features != second.in_features or first.bias is None:
-        raise ModelError(f"the MLPs of '{name}' are gated; take a ViT with two linear layers.")
+    gated = ModelError(f"the MLPs of '{name}' are gated; take a ViT with two linear layers.")
+    if not isinstance(first, nn.Linear) or not isinstance(second, nn.Linear):
+        raise gated
+    if first.out_features != second.in_features or first.bias is None:
+        raise gated
     scale = getattr(getattr(block, "ls2", None), "gamma", None)
     return first, second, torch.tensor(1.0) if scale is None else scale.detach()
 

@@ -1,0 +1,108 @@
+"""All verbs speak alike."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from clearvit.cli import app
+from tests.cli.test_cli import invoke
+from tests.test_docs import PAGES
+
+GROUP = typer.main.get_command(app)
+VERBS = sorted(GROUP.commands)
+LINE = re.compile(r"^(?:\$ )?(clearvit .*)$", re.MULTILINE)
+
+
+def options_of(verb):
+    return {name for p in GROUP.commands[verb].params for name in (*p.opts, *p.secondary_opts)}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_teaches_by_examples_that_the_verb_understands(verb):
+    done = invoke(verb, "--help")
+    assert done.exit_code == 0
+    text = GROUP.commands[verb].help
+    examples = re.findall(r"Example: `(clearvit [^`]+)`", text)
+    assert examples
+    for example in examples:
+        understood(example)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_is_explained(verb):
+    for parameter in GROUP.commands[verb].params:
+        assert getattr(parameter, "help", ""), f"{verb}: {parameter.name}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_speaks_json(verb):
+    assert "--json" in options_of(verb)
+
+
+def test_verbs_that_run_a_model_take_the_same_options():
+    for verb in VERBS:
+        if verb in ("demo", "report"):  # the first calls the others, the second runs no model
+            continue
+        assert {"--device", "--threads"} <= options_of(verb), verb
+        if "model" in {
+            p.name for p in GROUP.commands[verb].params if not p.opts[0].startswith("-")
+        }:
+            assert {"--size", "--positions", "--out"} <= options_of(verb), verb
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_on_the_pages_exist_with_their_options(page):
+    blocks = re.findall(r"```(\w*)\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    shell = "\n".join(code for language, code in blocks if language in ("", "bash", "text"))
+    for line in LINE.findall(shell.replace("\\\n", " ")):
+        understood(line)
+
+
+def understood(line):
+    """Let the parser read a command line, with whatever it needs to be there taken as there."""
+    words = [word for word in shlex.split(line, comments=True)[1:]]
+    if words[0] in ("--version", "--install-completion", "--show-completion", "--help"):
+        return
+    verb, *rest = words
+    assert verb in VERBS, line
+    flags = {word.partition("=")[0] for word in rest if word.startswith("--")}
+    assert flags <= options_of(verb) | {"--help"}, f"{line}: {flags - options_of(verb)}"
+    required = [p for p in GROUP.commands[verb].params if p.required]
+    places = [p for p in required if p.param_type_name == "argument"]
+    given = [word for word in rest if not word.startswith("-")]
+    assert len(given) >= len(places), line
+    for option in required:
+        if option.param_type_name == "option":
+            assert flags & set(option.opts), f"{line}: {option.opts[0]} is missing"
+
+
+def test_the_version_completion_and_module_are_there():
+    done = subprocess.run(
+        [sys.executable, "-m", "clearvit", "--version"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and re.search(r"\d+\.\d+", done.stdout)
+    assert "--install-completion" in invoke("--help").output
+
+
+def test_a_wrong_option_ends_with_two_and_a_wrong_model_with_one(tmp_path):
+    wrong = invoke("look", "demo", "cat.jpg", "--nonsense")
+    assert wrong.exit_code == 2
+    line = [sys.executable, "-m", "clearvit", "look", f"dir:{tmp_path}/none", "cat.jpg"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "error:" in done.stderr and "Traceback" not in done.stderr
+    debugged = subprocess.run([*line[:3], "--debug", *line[3:]], capture_output=True, text=True)
+    assert debugged.returncode == 1 and "Traceback" in debugged.stderr
+
+
+def test_the_import_is_light():
+    code = (
+        "import sys, clearvit; "
+        "print([m for m in ('torch', 'timm', 'matplotlib', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
