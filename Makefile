@@ -40,6 +40,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/planted.py
 	@$(BIN)/python benchmarks/targets.py
 	@$(BIN)/python benchmarks/cure.py --work build/cure
+	@$(BIN)/python benchmarks/results.py
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"

@@ -36,3 +36,17 @@ def workplace(demo_backbone, tmp_path_factory):
 def test_the_code_of_the_pages_runs(block, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     exec(compile(block, "page", "exec"), {"__name__": "page"})
+
+
+def test_every_result_is_listed_and_in_the_menu():
+    menu = (ROOT / "mkdocs.yml").read_text("utf-8")
+    listed = (ROOT / "docs" / "results" / "index.md").read_text("utf-8")
+    for page in (ROOT / "docs" / "results").glob("*.md"):
+        assert f"results/{page.name}" in menu, page.name
+        assert page.stem == "index" or f"({page.name})" in listed, page.name
+
+
+def test_links_between_the_pages_lead_somewhere():
+    for page in [*PAGES, *(ROOT / "docs" / "results").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

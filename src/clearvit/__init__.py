@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clearvit.bench.bench import bench
     from clearvit.bench.config import BenchConfig
     from clearvit.compare.compare import compare
+    from clearvit.compare.config import CompareConfig
     from clearvit.cure.config import CureConfig
     from clearvit.cure.cure import cure
     from clearvit.cure.denoise import denoise
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from clearvit.evaluate.config import EvaluateConfig
     from clearvit.evaluate.evaluate import evaluate
     from clearvit.export.export import export
+    from clearvit.prune.config import PruneConfig
     from clearvit.prune.prune import prune
     from clearvit.retrieval.filling import IndexConfig
     from clearvit.retrieval.index import Index
@@ -45,6 +47,7 @@ __all__ = [
     "Backbone",
     "BenchConfig",
     "ClearvitError",
+    "CompareConfig",
     "CureConfig",
     "DiagnoseConfig",
     "Diagnosis",
@@ -53,6 +56,7 @@ __all__ = [
     "Index",
     "IndexConfig",
     "ModelError",
+    "PruneConfig",
     "StoreError",
     "TokenConfig",
     "Tokens",
@@ -78,6 +82,7 @@ _HOMES = {
     "Backbone": "clearvit.backbones.backbone",
     "BenchConfig": "clearvit.bench.config",
     "ClearvitError": "clearvit.errors",
+    "CompareConfig": "clearvit.compare.config",
     "CureConfig": "clearvit.cure.config",
     "DiagnoseConfig": "clearvit.diagnose.diagnosis",
     "Diagnosis": "clearvit.diagnose.diagnosis",
@@ -86,6 +91,7 @@ _HOMES = {
     "Index": "clearvit.retrieval.index",
     "IndexConfig": "clearvit.retrieval.filling",
     "ModelError": "clearvit.errors",
+    "PruneConfig": "clearvit.prune.config",
     "StoreError": "clearvit.errors",
     "TokenConfig": "clearvit.shards.plan",
     "Tokens": "clearvit.backbones.tokens",
