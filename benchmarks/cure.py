@@ -1,4 +1,4 @@
-"""What a cure does to the demo model: as it is, averaged, test-time registers, distilled.
+"""What a cure does to the demo model: as it is, distilled, with a test-time register.
 
     python benchmarks/cure.py --images PHOTOS --labels IMAGENET100 --work DIR [--size 336]
 
@@ -178,7 +178,8 @@ model's.{nearest}
 High-norm: share of patches beyond the raw model's cutoffs in blocks {blocks}, where it has them;
 largest: largest norm in the block where it has most, times the median of its image. Shifted: change
 of features under a shift by whole patches, as a share of the distance between different contents.
-Cost: time of a forward pass.
+Cost: time of a forward pass. The ten-view average is no row: it runs the raw network ten times,
+the high-norm tokens stay in the blocks of each pass as they are, and only what comes out is clean.
 
 ## Number of registers, judged by the cure's own held-out photos
 
