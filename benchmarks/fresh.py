@@ -69,7 +69,7 @@ def run(command: tuple[str, ...], clone: Path, extra: dict[str, str]) -> tuple[f
 
 def outcome(said: str, clone: Path) -> str:
     """Tell what a command came to, without the places of this machine."""
-    tests = re.findall(r"=+ (.*passed.*) =+", said)
+    tests = re.findall(r"\d+ passed.* in [\d.]+s", said)
     if tests:
         return tests[-1]
     pages = [line for line in said.splitlines() if line.endswith(".html")]
