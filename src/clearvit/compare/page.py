@@ -129,7 +129,7 @@ def _sliders(comparison: Comparison) -> list[Element]:
     names = (comparison.columns[0].title, comparison.columns[1].title)
     items = []
     for exhibit in comparison.exhibits[:TABS]:
-        before, after = (cells_png(colours) for colours in exhibit.colours[:2])
+        before, after = (cells_png(c, exhibit.aspect) for c in exhibit.colours[:2])
         slider = Slider(before, after, names, alt=f"Patch tokens of {exhibit.name} as colours")
         items.append((PurePosixPath(exhibit.name).name, (slider,)))
     return [Tabs("Photo", tuple(items))]

@@ -64,12 +64,13 @@ def small(photo: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(image)
 
 
-def cells_png(colours: NDArray[np.float64]) -> bytes:
-    """Draw colours (H, W, 3) in 0..1 as a PNG file, each cell some pixels wide."""
-    wide = max(1, SIDE // max(colours.shape[:2]))
-    pixels = (colours * 255).round().astype(np.uint8).repeat(wide, 0).repeat(wide, 1)
+def cells_png(colours: NDArray[np.float64], aspect: float) -> bytes:
+    """Draw colours (H, W, 3) in 0..1 as a PNG file, as high for its width as the photo is."""
+    width = SIDE / max(1.0, aspect)
+    size = max(1, round(width)), max(1, round(width * aspect))
+    cells = Image.fromarray((colours * 255).round().astype(np.uint8))
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
+    cells.resize(size, Image.Resampling.NEAREST).save(file, "PNG")
     return file.getvalue()
 
 
