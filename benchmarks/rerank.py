@@ -261,7 +261,8 @@ def page(rows: list[dict[str, Any]], options: argparse.Namespace) -> str:
     return f"""# Transport: speed at equal accuracy
 
 {time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()} cores, torch
-{torch.__version__}. Reproduce: `python benchmarks/rerank.py`, {options.rounds} interleaved rounds,
+{torch.__version__}. Reproduce:
+`python benchmarks/rerank.py --rounds {options.rounds}`, as many interleaved rounds,
 medians. All solvers run until the worst of 100 pairs has converged; in brackets, how much faster
 clearvit is.
 
