@@ -70,32 +70,36 @@ def _swept(weights: Tensor, u: Tensor, v: Tensor, goal: Tensor) -> tuple[Tensor,
     ends = torch.zeros_like(u), torch.zeros_like(v)
     taken = torch.full_like(goal, CHECKED[-1], dtype=torch.long)
     pairs = torch.arange(len(u), device=u.device)
-    waiting = torch.ones_like(pairs, dtype=torch.bool)
+    waiting, left = torch.ones_like(pairs, dtype=torch.bool), len(pairs)
     mirrored = weights.transpose(1, 2).contiguous()  # a row times a matrix is the fast product
-    u, v = u[:, None], v[:, None]
-    p, q, factor = u, v, torch.ones_like(goal)[:, None, None]
+    u, v, goal = u[:, None], v[:, None], goal[:, None, None]
+    p, q, factor = u, v, torch.ones_like(goal)
     errors: dict[int, Tensor] = {}
     for sweep in range(1, CHECKED[-1] + 1):
-        rows = p * (q @ mirrored)
+        over = torch.bmm(q, mirrored)
         if sweep in _LOOKED:
-            errors[sweep] = (rows - u).abs().sum(2, keepdim=True)
-        p = p * _moved(u, rows, factor, sweep)
-        columns = q * (p @ weights)
+            errors[sweep] = _missed(p, over, u)
+        p = _stretched(p, u / over, factor, sweep)
+        over = torch.bmm(p, weights)
         if sweep in CHECKED:
-            error = (errors[sweep] + (columns - v).abs().sum(2, keepdim=True)).flatten()
-            ended = waiting & ((error <= goal[pairs]) | (sweep == CHECKED[-1]))
-            places = pairs[ended]
-            ends[0][places], ends[1][places], taken[places] = p[ended, 0], q[ended, 0], sweep
-            waiting = waiting & ~ended
-            left = int(waiting.sum())
+            error = errors[sweep] + _missed(q, over, v)
+            ended = waiting & ((error <= goal) | (sweep == CHECKED[-1])).flatten()
+            count = int(ended.sum())
+            if count:
+                places = pairs[ended]
+                ends[0][places], ends[1][places], taken[places] = p[ended, 0], q[ended, 0], sweep
+                left -= count
+                waiting = waiting & ~ended
             if not left:
                 break
             if left <= (1 - WORTH) * len(waiting):
-                some = (pairs, weights, mirrored, u, v, p, q, factor, columns)
-                pairs, weights, mirrored, u, v, p, q, factor, columns = (t[waiting] for t in some)
+                some = (pairs, goal, weights, mirrored, u, v, p, q, factor, over)
+                pairs, goal, weights, mirrored, u, v, p, q, factor, over = (
+                    t[waiting] for t in some
+                )
                 errors = {key: errors[key][waiting] for key in errors if key >= sweep - 3}
                 waiting = waiting[waiting]
-        q = q * _moved(v, columns, factor, sweep)
+        q = _stretched(q, v / over, factor, sweep)
         if sweep == PLAIN:
             factor = _fitting(errors[sweep] / errors[sweep - 1])
         elif sweep in JUDGED:
@@ -106,10 +110,18 @@ def _swept(weights: Tensor, u: Tensor, v: Tensor, goal: Tensor) -> tuple[Tensor,
 _LOOKED = frozenset([PLAIN - 1, PLAIN, *JUDGED, *(j - 3 for j in JUDGED), *CHECKED])
 
 
-def _moved(wanted: Tensor, found: Tensor, factor: Tensor, sweep: int) -> Tensor:
-    """By what to multiply a scaling: (wanted / found) ** factor, 0 where nothing is wanted."""
-    ratio = wanted / _positive(found)
-    return ratio if sweep <= PLAIN else (ratio.log_().mul_(factor)).exp_()
+def _missed(scaling: Tensor, over: Tensor, wanted: Tensor) -> Tensor:
+    """L1 error of a marginal, (B, 1, 1)."""
+    off: Tensor = torch.linalg.vector_norm(scaling * over - wanted, 1, dim=2, keepdim=True)
+    return off
+
+
+def _stretched(scaling: Tensor, fitting: Tensor, factor: Tensor, sweep: int) -> Tensor:
+    """Move a scaling to the fitting one, and beyond it by the factor.
+
+    Along a line, not as a power: near the optimum that is the same, and takes no logarithms.
+    """
+    return fitting if sweep <= PLAIN else torch.lerp(scaling, fitting, factor).clamp_(min=0)
 
 
 def _positive(values: Tensor) -> Tensor:

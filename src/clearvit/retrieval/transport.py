@@ -19,7 +19,7 @@ from clearvit.retrieval.mass import automatic_mass
 from clearvit.retrieval.relaxed import solve_relaxed
 from clearvit.retrieval.sinkhorn import newton_columns, solve
 
-CHUNK = 2**19  # matches solved at once; more would leave the cache
+CHUNK = 2**19  # matches solved at once by each thread; more would leave the cache
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-11}
 
 
@@ -69,7 +69,7 @@ def transport(
     v, empty_v = _normalised(v, lead, columns, similarity)
     flat = similarity.reshape(-1, rows, columns)
     share = _shares(mass, lead, flat, u, v)
-    size = max(1, CHUNK // (rows * columns))
+    size = max(1, torch.get_num_threads() * CHUNK // (rows * columns))
     goal = TOLERANCE[dtype] if tolerance is None else tolerance
     chunks = zip(*(t.split(size) for t in (flat, u, v, share)), strict=True)
     parts = [_transported(s, a, b, m, epsilon, goal) for s, a, b, m in chunks]
