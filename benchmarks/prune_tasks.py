@@ -56,16 +56,14 @@ def main() -> None:
     print(f"{len(ROWS) * len(TASKS)} cells, {len(waiting)} to do.", flush=True)
     if options.plan:
         return
-    learned = trained(dense, options)
-    print(f"trained: {json.dumps(learned.seconds)}", flush=True)
-    for row, task in waiting:
-        backbone = dense if row[1] == DENSE else pruned(dense, learned.backbone, *row)
+    for row, task in sorted(waiting, key=lambda cell: cell[0][1] == LEARNED):  # training last
+        backbone = dense if row[1] == DENSE else pruned(dense, *row, options)
         start = time.perf_counter()
         table = evaluate(backbone, task=task, data=DATA / TASKS[task], config=config(task, options))  # type: ignore[arg-type]
         found = {"value": table.to_json()["rows"][0], "gain": gain(backbone)}
         write_json(file_of(row, task, options), found)
         print(f"{row}, {task}: {time.perf_counter() - start:.0f} s", flush=True)
-    text = page(options, learned)
+    text = page(options, trained(dense, options))
     RESULT.write_text(text)
     print(text)
 
@@ -108,8 +106,11 @@ def trained(dense: cv.Backbone, options: argparse.Namespace) -> Trained:
     return Trained(backbone, json.loads(clock.read_text()))
 
 
-def pruned(dense: cv.Backbone, learned: PrunedBackbone, keep: float, name: str) -> PrunedBackbone:
+def pruned(
+    dense: cv.Backbone, keep: float, name: str, options: argparse.Namespace
+) -> PrunedBackbone:
     if name == LEARNED:
+        learned = trained(dense, options).backbone
         return prune(learned.dense, keep=keep, scorer=learned.predictors)
     return prune(dense, keep=keep, scorer=name)
 

@@ -36,6 +36,11 @@ METHODS = ("transport", "mutual", "chamfer")
 SHOWN = ("P@1", "RP", "MAP@R", "MAP@R (diml)", "R@5", "Δ P@1", "Δ MAP@R", "won", "lost", "mass")
 
 
+def title_of(model: str) -> str:
+    """Name a model without the place where it lies."""
+    return "cured" if model.startswith("dir:") else model
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cured", nargs="*", default=[], help="more models, such as dir:PATH")
@@ -83,7 +88,8 @@ def tables_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) 
             for method in METHODS:
                 found = kept(backbone, "retrieval", name, method, options)
                 rows += found["rows"][bool(rows) :]  # the row of descriptors once
-            parts.append(f"## {name}, {model}\n\n{table(rows)}\n\n{guard_verdict(rows)}\n")
+            text = f"{guarded_table(rows)}\n\n{guard_verdict(rows)}"
+            parts.append(f"## {name}, {title_of(model)}\n\n{text}\n")
             print(parts[-1], flush=True)
     return "\n".join(parts)
 
@@ -94,7 +100,7 @@ def explanation_page(backbones: dict[str, cv.Backbone], options: argparse.Namesp
         rows: list[dict[str, Any]] = []
         for method in METHODS:
             rows += kept(backbone, "explanation", options.objects, method, options)["rows"]
-        parts.append(f"## {options.objects}, {model}\n\n{table(rows, None)}\n")
+        parts.append(f"## {options.objects}, {title_of(model)}\n\n{table(rows, None)}\n")
         print(parts[-1], flush=True)
     return "\n".join(parts)
 
@@ -156,6 +162,23 @@ def table(rows: list[dict[str, Any]], names: tuple[str, ...] | None = SHOWN) -> 
     return "\n".join(lines)
 
 
+def guarded_table(rows: list[dict[str, Any]]) -> str:
+    """One line per setting at weight 1, and beside it what the guard makes of it."""
+    guarded = {row["setting"].partition(", guard")[0]: row for row in rows if guards(row)}
+    plain = [row for row in rows if not guards(row)]
+    head, rule, *lines = table(plain).splitlines()
+    lines = [f"{lines[0]} \N{EN DASH} | \N{EN DASH} |", *lines[1:]]
+    for place, row in enumerate(plain[1:], start=1):
+        said = guarded[row["setting"].removesuffix(", weight 1")]
+        weight = said["setting"].rpartition("(")[2].rstrip(")")
+        lines[place] += f" {weight} | {cell(said['values']['Δ MAP@R'])} |"
+    return "\n".join([f"{head} guard's weight | Δ MAP@R, guarded |", f"{rule}---|---|", *lines])
+
+
+def guards(row: dict[str, Any]) -> bool:
+    return ", guard" in row["setting"]
+
+
 def cell(value: dict[str, float] | None) -> str:
     if value is None or value["mean"] is None:
         return "\N{EN DASH}"
@@ -166,7 +189,7 @@ def cell(value: dict[str, float] | None) -> str:
 
 def guard_verdict(rows: list[dict[str, Any]]) -> str:
     """Hold every decision of the guard against the ranking by descriptors."""
-    guarded = [row for row in rows if "guard" in row["setting"]]
+    guarded = [row for row in rows if guards(row)]
     worst = min(row["values"]["Δ MAP@R"]["mean"] for row in guarded)
     zero = sum("guard (0)" in row["setting"] for row in guarded)
     return (

@@ -68,14 +68,14 @@ class Half:
 
 
 def search_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) -> str:
-    from retrieval import some_classes
+    from retrieval import some_classes, title_of
 
     parts = ["# What could make structure help\n", *(__doc__ or "").split("\n\n")[1:]]
     for name in options.sets:
         collection = read_collection(some_classes(options.data / name, options))
         for model, backbone in backbones.items():
             bank = Bank(backbone, collection, name, options)
-            parts.append(f"## {name}, {model}\n\n{searched(bank, options)}\n")
+            parts.append(f"## {name}, {title_of(model)}\n\n{searched(bank, options)}\n")
             print(parts[-1], flush=True)
     return "\n".join(parts)
 

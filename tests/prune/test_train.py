@@ -27,7 +27,7 @@ from clearvit.prune.train import RESULT, train_predictors
 from clearvit.training.pictures import split
 from tests.conftest import tiny_network
 
-QUICK = PruneConfig(epochs=2, batch=4, lr=1e-2, validation=0.2, patience=None)
+QUICK = PruneConfig(foresee=0, epochs=2, batch=4, lr=1e-2, validation=0.2, patience=None)
 CPU = torch.device("cpu")
 
 
@@ -122,12 +122,17 @@ def lessons_of(backbone, folder, config, **options):
         backbone, plan, weights=Weights(), **({"logits": False, "unlock": False} | options)
     )
     taken = Class(pictures, None, training, held, (32, 32))
-    return Lessons(pupil, taken, config, begin=0, device=CPU)
+    return Lessons(pupil, taken, config, begin=0, foreseeing=0, device=CPU)
 
 
-@pytest.mark.parametrize(("stop", "unlock"), [(1, False), (2, True), (3, True)])
-def test_an_interrupted_run_ends_with_the_same_bits(photos, tmp_path, monkeypatch, stop, unlock):
-    config = dataclasses.replace(QUICK, unlock=unlock)
+@pytest.mark.parametrize(
+    ("stop", "unlock", "foresee"),
+    [(1, False, 0), (2, True, 0), (3, True, 0), (1, False, 1), (3, True, 1)],
+)
+def test_an_interrupted_run_ends_with_the_same_bits(
+    photos, tmp_path, monkeypatch, stop, unlock, foresee
+):
+    config = dataclasses.replace(QUICK, unlock=unlock, foresee=foresee)
     whole = train_predictors(load(tiny_network()), photos, out=tmp_path / "whole", config=config)
 
     class Killed(BaseException):
@@ -293,6 +298,7 @@ def test_labels_are_those_of_image_folders(labelled, photos):
         ({}, {"batch": 99}, "fewer than a batch"),
         ({}, {"epochs": 0}, "at least 1"),
         ({}, {"lr": 0.0}, "positive"),
+        ({}, {"foresee": -1}, "0 for none"),
         ({}, {"validation": 1.0}, "validation"),
         ({}, {"smoothing": 1.0}, "smoothing"),
         ({}, {"objective": "token"}, "Closest: tokens"),
@@ -347,9 +353,9 @@ def test_damaged_directories_are_refused(tmp_path):
 
 
 def test_real_weights_are_taught_and_come_back(demo_backbone, photos, tmp_path):
-    config = PruneConfig(size=112, epochs=1, batch=4, validation=0.2)
+    config = PruneConfig(size=112, foresee=1, epochs=1, batch=4, validation=0.2)
     pruned = train_predictors(demo_backbone, photos, out=tmp_path, config=config)
     result = json.loads((tmp_path / RESULT).read_text())
-    assert 0.3 < result["after"]["output"] < 1 and len(result["epochs"]) == 2
+    assert 0.3 < result["after"]["output"] < 1 and len(result["epochs"]) == 3
     assert same(learned(cv.load(f"dir:{tmp_path}")), learned(pruned))
     assert pruned.network is demo_backbone.network

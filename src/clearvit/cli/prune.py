@@ -90,6 +90,10 @@ def command(
     ] = Scorer.predictor,
     fill: Annotated[Fill, typer.Option(help="What a dropped patch shows.")] = Fill.similar,
     size: SizeOption = None,
+    foresee: Annotated[
+        int | None,
+        typer.Option(min=0, help="Cheap epochs before the others, which learn attention to come."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="At most; stops early.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Images per step.")] = None,
     micro: Annotated[
@@ -158,6 +162,7 @@ def command(
         config = PruneConfig(
             size=wanted,
             fill=fill.value,
+            foresee=foresee,
             micro=micro,
             unlock=unlock,
             labels=labels.value,

@@ -25,6 +25,7 @@ class PruneConfig:
     objective: Objective = "auto"  # "logits" of a classifier, or "tokens" (for CLIP's projection)
     labels: Labels = "auto"  # "folders": one for each class of the head, in the order of names
     unlock: bool | None = None  # let the backbone change too; None: only where there are labels
+    foresee: int | None = None  # epochs of foresight before them; None: 4 where no label is known
     epochs: int = 30  # at most; the first sixth warms up, with the backbone locked
     batch: int = 16  # pictures per step, over all processes; published with 1024
     micro: int | None = None  # pictures per forward pass; None: a step at once

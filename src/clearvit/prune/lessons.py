@@ -39,15 +39,23 @@ class Lessons:
         taken: The pictures.
         config: Rates, decay, mirroring.
         begin: Step from which an unlocked backbone changes.
+        foreseeing: Steps at the beginning that teach foresight.
         device: Where the pupil works.
     """
 
     def __init__(
-        self, pupil: Pupil, taken: Class, config: PruneConfig, *, begin: int, device: torch.device
+        self,
+        pupil: Pupil,
+        taken: Class,
+        config: PruneConfig,
+        *,
+        begin: int,
+        foreseeing: int,
+        device: torch.device,
     ) -> None:
         self.module: nn.Module = pupil.to(device)
         self.pupil, self.taken, self.config, self.begin = pupil, taken, config, begin
-        self.device = device
+        self.foreseeing, self.device = foreseeing, device
         patch = pupil.teacher.patch
         self.patches = taken.size[0] // patch[0] * (taken.size[1] // patch[1])
 
@@ -72,7 +80,8 @@ class Lessons:
         shape = (len(self.pupil.plan.stages), self.patches, 2)
         first = step * len(taken.training)  # noise belongs to a picture, however a step is cut
         noise = [gumbel(shape, generator(config.seed + 2, first + i)) for i in images]
-        return Lesson(pixels, torch.stack(noise).to(self.device), self._labels(numbers))
+        chance = torch.stack(noise).to(self.device)
+        return Lesson(pixels, chance, self._labels(numbers), foresee=step < self.foreseeing)
 
     def score(self, module: nn.Module) -> dict[str, float]:
         """Judge really pruned tokens of held-out pictures."""

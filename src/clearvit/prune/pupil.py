@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from clearvit.backbones.vit import VitBackbone
 from clearvit.prune import losses
 from clearvit.prune.budgets import Plan
+from clearvit.prune.foresight import foresight
 from clearvit.prune.losses import Per, Weights
 from clearvit.prune.masked import Masked, drawn, masked_forward
 from clearvit.prune.predictor import Predictors
@@ -27,6 +28,7 @@ class Lesson:
     pixels: Tensor  # (B, 3, height, width)
     noise: Tensor  # Gumbel noise, (B, S, N, 2)
     labels: Tensor | None = None  # (B, K), each row sums to 1
+    foresee: bool = False  # learn attention to come; no decisions are taken
 
 
 class Pupil(nn.Module):
@@ -69,6 +71,11 @@ class Pupil(nn.Module):
 
     def forward(self, lesson: Lesson) -> dict[str, Tensor]:
         """Compute "loss" and its parts, means over the batch."""
+        if lesson.foresee:
+            ahead = foresight(self.teacher, self.predictors, self.plan, lesson.pixels)
+            # processes wait for a gradient of every weight that will learn
+            waiting = [p.sum() for p in self.network.parameters() if p.requires_grad]
+            return {"loss": ahead + 0 * sum(waiting), "foresight": ahead}
         seen = masked_forward(
             self.backbone,
             self.predictors,

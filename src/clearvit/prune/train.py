@@ -41,6 +41,7 @@ from clearvit.training.state import State
 TRAINING, RUN = "training", "run"  # directories inside the output
 RESULT = "training.json"
 BEGINNING = 5 / 30  # share of the epochs that warm up, with the backbone locked
+FORESEE = 4  # epochs, where nothing else is asked for
 END = 0.05  # share of the learning rate that is left at the end
 WITHOUT_EFFECT = ("overwrite", "recompute", "objective", "labels")  # on the result; or resolved
 
@@ -55,6 +56,7 @@ class Aims:
     logits: bool  # the output is a classifier's
     labels: Sequence[int] | None
     unlock: bool
+    foresee: int  # epochs
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,10 @@ def _lessons(job: Job, device: torch.device) -> Lessons:
     )
     size = dense.fitting_size(config.size)
     taken = Class(job.pictures, job.aims.labels, training, held, size)
-    begin = _beginning(config) * (len(training) // config.batch)
-    return Lessons(pupil, taken, config, begin=begin, device=device)
+    steps = len(training) // config.batch
+    ahead = job.aims.foresee * steps
+    begin = ahead or _beginning(config) * steps
+    return Lessons(pupil, taken, config, begin=begin, foreseeing=ahead, device=device)
 
 
 def _trained(
@@ -180,10 +184,10 @@ def _trained(
     config, plan = lessons.config, lessons.pupil.plan
     order = Order(len(lessons.taken.training), config.batch, config.seed)
     fitting = FitConfig(
-        epochs=config.epochs,
+        epochs=config.epochs + lessons.foreseeing // order.steps,
         batch=config.batch,
         micro=config.micro or config.batch,
-        warmup=_beginning(config) * order.steps,
+        warmup=order.steps if lessons.foreseeing else _beginning(config) * order.steps,
         end=END,
         patience=config.patience,
         clip=config.clip,
@@ -217,7 +221,8 @@ def _aims(
         )
     labels = labels_of(images, pictures, config.labels, classes=outputs if logits else 0)
     unlock = labels is not None if config.unlock is None else config.unlock
-    return Aims(logits, labels, unlock)
+    foresee = FORESEE * (labels is None) if config.foresee is None else config.foresee
+    return Aims(logits, labels, unlock, foresee)
 
 
 def _check(dense: VitBackbone, plan: Plan, config: PruneConfig) -> None:
@@ -238,6 +243,8 @@ def _check(dense: VitBackbone, plan: Plan, config: PruneConfig) -> None:
     for name in ("epochs", "batch"):
         if getattr(config, name) < 1:
             raise TrainingError(f"{name} is {getattr(config, name)}; give at least 1.")
+    if config.foresee is not None and config.foresee < 0:
+        raise TrainingError(f"foresee is {config.foresee}; give a number of epochs, 0 for none.")
     if not config.lr > 0:
         raise TrainingError(f"lr is {config.lr}; give a positive number.")
     if not 0 < config.validation < 1:
@@ -262,6 +269,7 @@ def _decided(job: Job) -> dict[str, Any]:
         "logits": job.aims.logits,
         "labelled": job.aims.labels is not None,
         "unlock": job.aims.unlock,
+        "foresee": job.aims.foresee,
     }
     plain: dict[str, Any] = json.loads(json.dumps(content))
     return plain
