@@ -33,7 +33,7 @@ from clearvit.retrieval.matching import Matching
 from clearvit.retrieval.rerank import rerank_list
 from clearvit.retrieval.store import Entry, Store
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "index.md"
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "search_index.md"
 SIDE, CHANNELS, CLUSTERS, HITS, CANDIDATES = 7, 384, 300, 10, 100
 RECIPE = Recipe(
     model="synthetic",

@@ -1,0 +1,124 @@
+"""The commands in README and docs run as printed, with a small model in the place of `demo`.
+
+Its size is cut down and outputs go to a fresh directory; everything else is as on the page. What is
+not run here is listed with the reason.
+"""
+
+import re
+import shlex
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clearvit.backbones.load import load
+from clearvit.backbones.saved import save_backbone
+from tests.cli.test_cli import invoke
+from tests.cli.test_sweep import LINE
+from tests.conftest import tiny_network
+from tests.dense.made_data import class_folder, depth_folder, voc_masks
+from tests.dense.test_voc import thing
+from tests.evaluate.test_retrieval_layouts import cub
+from tests.test_docs import PAGES
+
+SHELL = ("", "bash", "text")
+SIDE = "32"  # pixels
+NOT_RUN = {
+    "make ": "the set-up itself: `make demo` and `make test` are timed in docs/results/fresh.md",
+    "pip install": "the set-up of a machine, not of the suite",
+    "accelerate launch": "two processes are started by tests/cure/test_killed.py",
+    "python examples/train_tiny_clip.py": "minutes: tests/evaluate/test_zero_shot.py, marked slow",
+    "openclip:": "needs weights; on tiny OpenCLIP models by tests/evaluate/test_zero_shot.py",
+    "timm:": "needs the hub; tests/backbones load every family without weights",
+    "s3://": "needs a server; tests/retrieval/test_object_store.py starts one",
+    "--engine ray": "starts a cluster; tests/shards/test_killed.py does",
+    "export AWS": "keys of a store",
+    "--recipe sgd": "2,000 steps; with few of them by tests/evaluate/test_evaluate.py",
+}
+BEGINNINGS = ("clearvit ", "make ", "pip ", "python ", "accelerate ", "export ")
+
+
+def printed(page):
+    """All command lines of a page."""
+    blocks = re.findall(r"```(\w*)\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    shell = "\n".join(code for language, code in blocks if language in SHELL)
+    lines = [line.strip().removeprefix("$ ") for line in shell.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if line.startswith(BEGINNINGS)]
+
+
+def reason_not_to(line):
+    return next((why for part, why in NOT_RUN.items() if part in line), None)
+
+
+LINES = [(page, line) for page in PAGES for line in printed(page)]
+RUN = [
+    pytest.param(line, id=f"{page.stem}-{number}")
+    for number, (page, line) in enumerate(LINES)
+    if not reason_not_to(line)
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with the files and models that the pages speak of."""
+    folder = tmp_path_factory.mktemp("pages")
+    chance = np.random.default_rng(0)
+    names = ("cat.jpg", "dog.jpg", "photo.jpg", *(f"photos/{i:02d}.jpg" for i in range(20)))
+    (folder / "photos").mkdir()
+    for name in names:
+        pixels = chance.integers(0, 255, (5, 6, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((48, 40)).save(folder / name)
+    for name in ("flowers", "imagenet"):
+        class_folder(folder / name)
+    annotated(voc_masks(folder / "VOC2012"))
+    depth_folder(folder / "nyu")
+    cub(folder / "CUB_200_2011")
+    for name in ("small", "cured", "epoch-10", "epoch-20"):
+        save_backbone(load(tiny_network(depth=12)), folder / name)
+    made = (
+        "prune dir:small --out pruned --scorer class",
+        "export dir:small --format openvino --size 32 --out fast",
+        "index dir:small photos --out index",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for line in made:
+            done = invoke(*shlex.split(line))
+            assert done.exit_code == 0, done.output
+    return folder
+
+
+def annotated(root):
+    """Boxes for the pictures of a VOC folder."""
+    (root / "Annotations").mkdir()
+    (root / "ImageSets/Main").mkdir()
+    pictures = sorted((root / "JPEGImages").iterdir())
+    for picture in pictures:
+        text = f"<annotation>{thing(3, 3, 20, 20)}</annotation>"
+        (root / "Annotations" / f"{picture.stem}.xml").write_text(text)
+        Image.open(picture).save(picture.with_suffix(".jpg"))
+    names = "".join(f"{picture.stem}\n" for picture in pictures)
+    (root / "ImageSets/Main/trainval.txt").write_text(names)
+
+
+@pytest.mark.parametrize("line", RUN)
+def test_a_printed_command_runs(line, workplace, tmp_path, monkeypatch):
+    monkeypatch.chdir(workplace)
+    words = shlex.split(line, comments=True)[1:]
+    options = {"--out": str(tmp_path / "out"), "--size": SIDE}
+    words = [
+        options.get(before, "dir:small" if word == "demo" else word)
+        for before, word in zip(["", *words], words, strict=False)
+    ]
+    if words[0] == "search" and "--out" in words:
+        words[words.index("--out") + 1] += ".html"
+    if words[0] == "explain":
+        words[words.index("--out") + 1] += ".png"
+    done = invoke(*words)
+    assert done.exit_code == 0, done.output
+
+
+def test_what_is_not_run_is_there_and_every_page_is_read():
+    for part in NOT_RUN:
+        assert any(part in line for _, line in LINES), part
+    assert len(RUN) > 20 and all(LINE.match(case.values[0]) for case in RUN)
