@@ -28,9 +28,10 @@ def parameters_of(backbone: VitBackbone, part: str) -> list[str]:
     match = LAST.fullmatch(part)
     if match:
         count = int(match[1] or 1)
-        if not 1 <= count <= backbone.depth:
-            raise ModelError(f"'{backbone.name}' has {backbone.depth} blocks, not {count}.")
-        chosen = [f"blocks.{i}." for i in range(backbone.depth - count, backbone.depth)]
+        if count < 1:
+            raise ModelError(f"'{part}' unlocks nothing; give a number of blocks from 1.")
+        first = max(0, backbone.depth - count)  # a small network has no more than its blocks
+        chosen = [f"blocks.{i}." for i in range(first, backbone.depth)]
     elif part == "all":
         chosen = ["reg_token", "pos_embed", "cls_token", "patch_embed.", "blocks.", "norm"]
     elif part in PARTS:
