@@ -166,6 +166,25 @@ def test_the_guard_keeps_the_global_ranking_where_structure_hurts():
     assert ranking.structural.isnan().all()  # nothing was computed in vain
 
 
+def test_the_guard_sees_neighbours_become_mutual():
+    """Noisy descriptors have favourites; structure knows the places."""
+    torch.manual_seed(0)
+    angle = torch.rand(150) * 6.283
+    place = torch.stack([angle.cos(), angle.sin()], 1) @ torch.randn(2, 128)
+    noise = 0.3 * torch.randn(150, 128) * (1 + 2 * torch.rand(150, 1))
+    descriptors = F.normalize(place + noise, dim=-1)
+    similarity = (descriptors @ descriptors.T).fill_diagonal_(-9)
+    candidates = similarity.topk(50, dim=1).indices
+    true = (angle[:, None] - angle[None]).cos()
+    helpful = choose_weight(descriptors, candidates, true.gather(1, candidates))
+    assert helpful.helps and helpful.mutual_gains[helpful.weight].low > 0
+    assert "mutual neighbours" in helpful.note
+    chance = torch.randn(150, 150)
+    symmetric = choose_weight(descriptors, candidates, (chance + chance.T).gather(1, candidates))
+    assert max(gain.low for gain in symmetric.mutual_gains.values()) > 0  # mutual, but no better
+    assert not symmetric.helps
+
+
 def test_the_guard_can_judge_by_another_view():
     centres = torch.randn(60, 16)
     first, second = (centres + noise * torch.randn(60, 16) for noise in (1.5, 0.3))

@@ -1,10 +1,16 @@
 """Does structure help on this collection? A choice of the weight without labels, which can be 0.
 
-The descriptor is cut into eight parts by channel. Each part in turn is held back: from the other
-seven, with or without structure, we predict which images are nearest by the part held back. Where
-the descriptor is noisy, structure adds what the seven parts miss and predicts better; where it
-brings only its own idea of likeness it predicts worse. Most collections of a good model are of the
-second kind, so the weight is 0 unless the gain is large and sure.
+Two signs speak for structure, and either is enough if it is sure:
+
+- It predicts what was held back. The descriptor is cut into eight parts by channel; from seven of
+  them, with or without structure, we predict which images are nearest by the eighth. A clear gain
+  is seen where the descriptor is noisy.
+- Neighbours become mutual. If image B is among the nearest of A, is A among the nearest of B? What
+  is really alike is so in both directions, while a comparison that errs has favourites. Chance that
+  is the same in both directions makes neighbours mutual too, so what was held back must not be
+  predicted worse.
+
+Most collections of a good model show neither, and the weight is 0.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from clearvit.retrieval.metrics import Interval, bootstrap
 PARTS = 8
 NEAREST = 5
 RELATIVE_GAIN = 0.1  # of the agreement without structure, at the lower end of the interval
+AROUND = 10  # neighbours that may be mutual
 FEWEST_IMAGES = 20
 FEWEST_CHANNELS = 64  # parts of shorter descriptors are no views of the same thing
 SHARES = (0.1, 0.25, 0.5, 1.0)  # spread of the structural term, as a share of the global one's
@@ -35,6 +42,8 @@ class Guarded:
     note: str  # the decision as a sentence
     agreement: float = 0.0  # of the global ranking with what was held back, 0..1
     gains: dict[float, Interval] = field(default_factory=dict)  # of agreement, by weight
+    mutual: float = 0.0  # share of mutual neighbours in the global ranking, 0..1
+    mutual_gains: dict[float, Interval] = field(default_factory=dict)  # of that share, by weight
 
     @property
     def helps(self) -> bool:
@@ -109,9 +118,22 @@ def choose_weight(
     ).mean(0)  # (1 + weights, N)
     base = float(agreement[0].mean())
     gains = {w: bootstrap(agreement[1 + i] - agreement[0]) for i, w in enumerate(weights)}
-    best = max(gains, key=lambda w: gains[w].low)
-    helps = gains[best].low > RELATIVE_GAIN * base
-    return Guarded(best if helps else 0.0, _note(helps, best, base, gains[best]), base, gains)
+    near = [_mutual(whole + w * structural, candidates) for w in (0.0, *weights)]
+    mutual = float(near[0].mean())
+    mutual_gains = {w: bootstrap(near[1 + i] - near[0]) for i, w in enumerate(weights)}
+    weight = 0.0
+    predicts = max(gains, key=lambda w: gains[w].low)
+    agreeing = {w: g.low for w, g in mutual_gains.items() if g.low > 0 and gains[w].mean >= 0}
+    if gains[predicts].low > RELATIVE_GAIN * base:
+        weight = predicts
+    elif agreeing and view is None:
+        weight = max(agreeing, key=lambda w: agreeing[w])
+    shown = weight or predicts
+    evidence = (
+        f"mutual neighbours {mutual:.1%}, with structure {_points(mutual_gains[shown])}; agreement"
+        f" with held-back descriptors {base:.1%}, with structure {_points(gains[shown])}"
+    )
+    return Guarded(weight, _note(weight, evidence), base, gains, mutual, mutual_gains)
 
 
 def _parts(descriptors: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -134,6 +156,15 @@ def _agreement(
     return torch.stack([is_near.gather(1, index).double().mean(1) for index in found])
 
 
+def _mutual(score: Tensor, candidates: Tensor) -> Tensor:
+    """Share of each image's nearest that have it among their own nearest, (N,)."""
+    count = min(AROUND, candidates.shape[1])
+    nearest = candidates.gather(1, score.topk(count, dim=1).indices)
+    near = torch.zeros(len(score), len(score), dtype=torch.bool, device=score.device)
+    near.scatter_(1, nearest, True)
+    return (near & near.T).sum(1).double() / count
+
+
 def _among(descriptors: Tensor, candidates: Tensor) -> Tensor:
     """Cosines of every image with its candidates, (N, K)."""
     units = F.normalize(descriptors.float(), dim=-1)
@@ -147,14 +178,16 @@ def _few(have: str, needed: str) -> str:
     )
 
 
-def _note(helps: bool, weight: float, base: float, gain: Interval) -> str:
-    evidence = (
-        f"agreement with held-back descriptors {base:.1%}, with structure"
-        f" {gain.mean * 100:+.1f} points (95 % interval {gain.low * 100:+.1f} to"
-        f" {gain.high * 100:+.1f})"
-    )
-    if helps:
+def _note(weight: float, evidence: str) -> str:
+    if weight > 0:
         return (
             f"Structure helps on this collection and is used with weight {weight:.3g}: {evidence}."
         )
     return f"Structure does not help on this collection; the global ranking is kept: {evidence}."
+
+
+def _points(gain: Interval) -> str:
+    return (
+        f"{gain.mean * 100:+.1f} points (95 % interval {gain.low * 100:+.1f} to"
+        f" {gain.high * 100:+.1f})"
+    )
