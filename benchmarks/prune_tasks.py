@@ -1,6 +1,6 @@
 """What does pruning cost in tasks? Learned predictors against every scorer without training.
 
-    python benchmarks/prune_tasks.py --work WORK [--epochs 6] [--unlock] [--plan]
+    python benchmarks/prune_tasks.py --work WORK [--epochs 2] [--unlock] [--plan]
 
 Trains DynamicViT's predictors on photos/ at keep 0.7 without labels, then measures on frozen tokens
 of the demo model at 224 px: the nearest image by class token on imagenet100/, and a linear probe of
@@ -31,6 +31,7 @@ from clearvit.prune import PruneConfig, macs, train_predictors
 from clearvit.prune.prune import prune
 from clearvit.prune.pruned import PrunedBackbone
 from clearvit.prune.scores import SCORERS
+from clearvit.prune.train import FORESEE
 
 DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "prune_tasks.md"
@@ -72,7 +73,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--unlock", action="store_true", help="let the backbone learn too")
@@ -150,8 +151,8 @@ def page(options: argparse.Namespace, learned: Trained) -> str:
 
 `demo` (DINOv2 ViT-S/14), {options.size} px, stages before blocks 3, 6, 9. Learned: {learns}, at
 keep {TRAINED_AT}, on {len(find_images(DATA / "photos"))} photos without labels,
-{options.epochs} epochs, {learned.seconds["cpu_minutes"]:.0f} CPU minutes.
-The other shares use the same weights.
+{FORESEE} epochs of foresight and {options.epochs} of DynamicViT's,
+{learned.seconds["cpu_minutes"]:.0f} CPU minutes. The other shares use the same weights.
 {time.strftime("%Y-%m-%d")}, {platform.machine()}, torch {torch.__version__}. Reproduce:
 `python benchmarks/prune_tasks.py --work WORK {again}`
 

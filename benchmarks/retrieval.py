@@ -80,7 +80,8 @@ def tables_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) 
         f"{options.size} px, the nearest 100 re-ranked, percent, 95 % intervals over queries;"
         " Δ is the difference to descriptors on the same queries, won and lost the share of"
         " queries whose MAP@R rose and fell. Queries of a class are not independent, so intervals"
-        " are rather narrow. Reproduce: `python benchmarks/retrieval.py`.\n",
+        f" are rather narrow. {time.strftime('%Y-%m-%d')}. Reproduce:"
+        " `python benchmarks/retrieval.py --cured dir:PATH`\n",
     ]
     for name in options.sets:
         for model, backbone in backbones.items():
@@ -95,7 +96,12 @@ def tables_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) 
 
 
 def explanation_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) -> str:
-    parts = ["# Are explanations true?\n", "95 % intervals over photos.\n"]
+    parts = [
+        "# Are explanations true?\n",
+        f"{options.size} px, 95 % intervals over photos, {time.strftime('%Y-%m-%d')}; the columns"
+        " are explained in [Re-ranking](../retrieval.md). Reproduce:"
+        f" `python benchmarks/retrieval.py --explanation --limit {options.limit or 60}`\n",
+    ]
     for model, backbone in backbones.items():
         rows: list[dict[str, Any]] = []
         for method in METHODS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from clearvit.retrieval.marginals import class_attention, flag_artifacts, withou
 from clearvit.retrieval.matching import Locals, Matching, match
 from clearvit.retrieval.metrics import bootstrap, per_query_metrics, won_and_lost
 from clearvit.retrieval.pooling import pool, pool_marginal
+from clearvit.retrieval.whitening import Whitening
 
 BLOCKS = (6, 8, 9, 10, 11, 12)  # counted from 1
 PROJECTIONS = ("token", "key", "query", "value")
@@ -71,6 +73,10 @@ def search_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) 
     from retrieval import some_classes, title_of
 
     parts = ["# What could make structure help\n", *(__doc__ or "").split("\n\n")[1:]]
+    parts.append(
+        f"MAP@R in percent at {options.size} px, {time.strftime('%Y-%m-%d')}. Reproduce:"
+        f" `python benchmarks/retrieval.py --search --sets {' '.join(options.sets)}`\n"
+    )
     for name in options.sets:
         collection = read_collection(some_classes(options.data / name, options))
         for model, backbone in backbones.items():
@@ -156,12 +162,9 @@ def spread_out(patches: Tensor, how: str) -> Tensor:
     """Remove the mean patch of the collection, or also its correlations; no label is used."""
     if how == "plain":
         return patches
-    flat = patches.flatten(0, 1)
-    centred = flat - flat.mean(0)
     if how == "whitened":
-        values, vectors = torch.linalg.eigh(centred.T @ centred / len(centred))
-        centred = centred @ (vectors / (values + 0.01 * values.mean()).sqrt()) @ vectors.T
-    return centred.view_as(patches)
+        return Whitening.fit(patches)(patches)
+    return patches - patches.flatten(0, 1).mean(0)
 
 
 def halves(bank: Bank) -> tuple[Half, Half]:
