@@ -73,7 +73,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     rows = []
     for count in options.counts:
-        work = Path(tempfile.mkdtemp(dir=options.work))
+        if options.work is not None:
+        options.work.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=options.work))
         try:
             rows.append(measured(count, work, options))
             print(rows[-1], flush=True)

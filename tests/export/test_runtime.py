@@ -279,6 +279,25 @@ def test_nan_and_other_shapes_never_pass(tiny):
     assert synthetic((16, 24)).shape == (4, 3, 16, 24)
 
 
+def test_rounding_may_be_large_in_a_few_of_thousands_of_tokens(tiny):
+    """Torch's own rounding exceeds the tolerance in one token of a large grid."""
+
+    class Copy:
+        def __init__(self, tokens, by):
+            self.tokens, self.by = tokens, by
+
+        def forward(self, pixels):
+            found = tiny.forward(pixels)
+            patches = found.patches.clone()
+            patches[0, : self.tokens] += self.by * float(patches.square().mean().sqrt())
+            return dataclasses.replace(found, patches=patches)
+
+    size = (256, 256)  # 4 images of 1025 tokens; the copy sees them in two batches
+    assert compare_runtime(tiny, Copy(1, 3e-4), size).passed
+    assert not compare_runtime(tiny, Copy(1, 3e-3), size).passed
+    assert not compare_runtime(tiny, Copy(20, 3e-4), size).passed
+
+
 # --- refusals -------------------------------------------------------------------------------
 
 

@@ -16,6 +16,9 @@ from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
 
 TOLERANCE = 1e-4  # of the root mean square of the tokens: rounding stays far below, errors above
+# Thousands of tokens have a few in which rounding is amplified: torch itself is 2e-4 from double
+# precision in one of DINOv2's 1370 tokens at 518 px. Errors of a graph show in all of them.
+FEW, FEW_TOLERANCE = 0.001, 1e-3
 SEED, BATCH = 0, 2
 NOISY, SMOOTH = 2, 2  # synthetic images that a graph is checked on
 TIES = 0.01  # share of patches that two of equal score may exchange, or that may copy another
@@ -57,11 +60,13 @@ class Check:
     relative: float  # the same, in units of the root mean square of the original's values
     cosine: float = 1.0  # mean over tokens
     ties: int = 0  # tokens of a pruned model left out, because rounding decided who was kept
+    typical: float | None = None  # as `relative`, but for one token in a thousand; None: the same
 
     @property
     def passed(self) -> bool:
         """Tell whether the difference is rounding; never true for NaN."""
-        return self.relative <= TOLERANCE
+        typical = self.relative if self.typical is None else self.typical
+        return typical <= TOLERANCE and self.relative <= FEW_TOLERANCE
 
 
 def compare(backbone: VitBackbone, run: Run, size: Size) -> Check:
@@ -74,8 +79,16 @@ def compare(backbone: VitBackbone, run: Run, size: Size) -> Check:
         theirs = run(pixels).float().cpu()
     if ours.shape != theirs.shape:
         return Check(size, float("inf"), float("inf"))
-    difference = float((ours - theirs).abs().max())
-    return Check(size, difference, difference / float(ours.square().mean().sqrt()))
+    distance = (ours - theirs).abs().amax(dim=2).nan_to_num(nan=float("inf"))
+    scale = float(ours.square().mean().sqrt())
+    difference = float(distance.max())
+    return Check(size, difference, difference / scale, typical=_typical(distance) / scale)
+
+
+def _typical(distance: Tensor) -> float:
+    """Largest of all distances but the few largest."""
+    count = distance.numel()
+    return float(distance.flatten().sort().values[count - 1 - int(FEW * count)])
 
 
 def compare_runtime(backbone: VitBackbone, copied: Backbone, size: Size) -> Check:
@@ -105,7 +118,7 @@ def compare_runtime(backbone: VitBackbone, copied: Backbone, size: Size) -> Chec
         judged = typical if bool(excused.all()) else typical[~excused]
         ties = int((distance > TOLERANCE * scale).sum())
     worst = float(judged.max())
-    return Check(size, worst, worst / scale, float(cosine.mean()), ties)
+    return Check(size, worst, worst / scale, float(cosine.mean()), ties, _typical(judged) / scale)
 
 
 def synthetic(size: Size) -> Tensor:
