@@ -74,8 +74,8 @@ def main() -> None:
     rows = []
     for count in options.counts:
         if options.work is not None:
-        options.work.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=options.work))
+            options.work.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=options.work))
         try:
             rows.append(measured(count, work, options))
             print(rows[-1], flush=True)

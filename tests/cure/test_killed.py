@@ -61,6 +61,14 @@ def run(processes, folder, out, kill_after=None):
     return process.exitcode
 
 
+def test_what_a_killed_writer_left_is_removed(job, tmp_path):
+    work(job, tmp_path / "out")
+    part = tmp_path / "out" / f".delta.safetensors.{2**22 + 1}.part"  # of a process that is no more
+    part.write_bytes(b"half")
+    work(job, tmp_path / "out")
+    assert not part.exists()
+
+
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_change_no_bit(job, tmp_path, kills):
     processes = multiprocessing.get_context("forkserver")

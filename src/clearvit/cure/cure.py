@@ -21,6 +21,7 @@ from clearvit.cure.result import restored, write_result
 from clearvit.cure.targets import TargetConfig, Targets
 from clearvit.cure.unlock import parameters_of
 from clearvit.errors import ModelError, StoreError, TrainingError, closest
+from clearvit.files import remove_leftovers
 from clearvit.images import Picture, find_images
 from clearvit.shards.plan import check_space, listing_of
 from clearvit.training.loop import accelerator_for, check_share
@@ -167,6 +168,7 @@ def _claim(folder: Path, plan: dict[str, Any], targets: Targets, config: CureCon
         raise StoreError(
             f"'{folder}' is not empty and holds no cure of ours. Choose another --out."
         )
+    remove_leftovers(folder)  # of a run that was killed while it wrote its result
     claim(folder / TRAINING / RUN, plan, overwrite=config.overwrite)
     chosen = {key: plan[key] for key in (*OF_TARGETS, "features", "layer")}
     claim(targets.folder, chosen, overwrite=config.overwrite)

@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError, StoreError, TrainingError, closest
-from clearvit.files import write_json
+from clearvit.files import remove_leftovers, write_json
 from clearvit.images import Picture, Skipped, find_images
 from clearvit.prune.budgets import Plan, planned
 from clearvit.prune.config import LABELS, OBJECTIVES, PruneConfig
@@ -280,6 +280,7 @@ def _claim(folder: Path, decided: Mapping[str, Any], config: PruneConfig) -> Non
         raise StoreError(
             f"'{folder}' is not empty and holds no training of ours. Choose another --out."
         )
+    remove_leftovers(folder)  # of a run that was killed while it wrote its result
     claim(folder / TRAINING / RUN, decided, overwrite=config.overwrite)
 
 
