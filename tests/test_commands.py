@@ -47,7 +47,8 @@ def printed(page):
 
 
 def reason_not_to(line):
-    return next((why for part, why in NOT_RUN.items() if part in line), None)
+    command = line.partition("#")[0]
+    return next((why for part, why in NOT_RUN.items() if part in command), None)
 
 
 LINES = [(page, line) for page in PAGES for line in printed(page)]
