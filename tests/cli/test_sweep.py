@@ -1,9 +1,11 @@
 """All verbs speak alike."""
 
+import importlib
 import re
 import shlex
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 import typer
@@ -14,6 +16,12 @@ from tests.test_docs import PAGES
 
 GROUP = typer.main.get_command(app)
 VERBS = sorted(GROUP.commands)
+CHOICES = {
+    "tokens": ("Dtype", "Engine"),
+    "cure": ("Method", "Init", "Rates", "Sampler", "Vary", "Features"),
+    "prune": ("Scorer", "Fill", "Labels", "Objective"),
+    "export": ("Format", "Quantise"),
+}
 LINE = re.compile(r"^(?:\$ )?(clearvit .*)$", re.MULTILINE)
 
 
@@ -97,6 +105,16 @@ def test_a_wrong_option_ends_with_two_and_a_wrong_model_with_one(tmp_path):
     assert "error:" in done.stderr and "Traceback" not in done.stderr
     debugged = subprocess.run([*line[:3], "--debug", *line[3:]], capture_output=True, text=True)
     assert debugged.returncode == 1 and "Traceback" in debugged.stderr
+
+
+@pytest.mark.parametrize(
+    "verb, option", [(verb, option) for verb, names in CHOICES.items() for option in names]
+)
+def test_a_wrong_choice_ends_with_two_and_names_the_right_ones(verb, option):
+    choices = get_args(getattr(importlib.import_module(f"clearvit.cli.{verb}"), option))
+    done = invoke(verb, "demo", "--out", "out", f"--{option.lower()}", "nonsense")
+    assert done.exit_code == 2
+    assert all(f"'{choice}'" in done.output for choice in choices)
 
 
 def test_the_import_is_light():

@@ -25,7 +25,7 @@ from clearvit.cli import (
     search,
     tokens,
 )
-from clearvit.cli.console import errors
+from clearvit.cli.console import errors, note
 from clearvit.errors import ClearvitError
 
 app = typer.Typer(
@@ -59,7 +59,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def options(
+def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -77,7 +77,7 @@ def main() -> None:
         app()
     except ClearvitError as error:
         errors.print("error: ", style="bold red", end="")
-        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        note(str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         errors.print("stopped. What is finished is kept; run the same command to go on.")

@@ -8,18 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    errors,
-    next_step,
-    parse_size,
-    prepare,
-    progress,
-)
+from clearvit.cli import options
+from clearvit.cli.console import next_step, note, prepare, progress
 from clearvit.cli.prune import parse_shares
 
 
@@ -51,11 +41,11 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", help="Directory for the page, bench.json and pictures.")
     ] = None,
-    size: SizeOption = None,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    size: options.Size = None,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Time models in turn; count MACs, measure peak memory, draw kept patches.
 
@@ -65,7 +55,7 @@ def command(
 
     Example: `clearvit bench demo --keep 0.7 --size 224 --picture cat.jpg --out bench/`
     """
-    wanted, batches = parse_size(size), _batches(batch)
+    wanted, batches = options.parse_size(size), _batches(batch)
     shares = None if keep is None else parse_shares(keep)
     prepare(threads)
     from clearvit.bench.bench import contenders, run
@@ -95,7 +85,7 @@ def command(
         return
     print(result.text())
     for path in drawn:
-        errors.print(f"drawn: {path}", markup=False, highlight=False, soft_wrap=True)
+        note(f"drawn: {path}")
     next_step(f"clearvit compare {' '.join(models)} FOLDER --out compare/")
 
 

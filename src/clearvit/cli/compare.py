@@ -10,32 +10,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    errors,
-    next_step,
-    parse_size,
-    prepare,
-    progress,
-    report_skipped,
-)
+from clearvit.cli import options
+from clearvit.cli.console import load_model, next_step, note, prepare, progress, report_skipped
 
 if TYPE_CHECKING:
     from clearvit.compare.compare import Comparison
 
 PIPED = 200  # columns of a table that no terminal shows
 VERDICTS = {"none": "green", "non-equivariant": "yellow"}
+METAVAR = "RAW CURED… IMAGES"
 
 
 def command(
     arguments: Annotated[
         list[str],
         typer.Argument(
-            metavar="RAW CURED… IMAGES",
+            metavar=METAVAR,
             help="The raw model, models to hold against it (timm:NAME, hf:ID, openclip:ARCH/TAG,"
             " dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
             show_default=False,
@@ -48,8 +38,8 @@ def command(
         Path | None,
         typer.Option(help="Folder of class folders for nearest neighbours; else IMAGES, if it is."),
     ] = None,
-    size: SizeOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most images, spread over all.")] = 32,
+    size: options.Size = None,
+    limit: options.Limit = 32,
     views: Annotated[
         int, typer.Option(min=1, help="Views in the reference average; all if there are no more.")
     ] = 200,
@@ -60,12 +50,12 @@ def command(
     quick: Annotated[
         bool, typer.Option("--quick", help="16 images, 4 of them over 50 views.")
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 4,
+    batch: options.Batch = 4,
     seed: Annotated[int, typer.Option(help="Of views and resampling.")] = 0,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Hold models against the first one: one table, one page, tokens as colours before and after.
 
@@ -80,15 +70,11 @@ def command(
 
     Example: `clearvit compare demo dir:cured/ photos/ --labels flowers/ --size 224 --quick`
     """
-    if len(arguments) < 2:
-        raise typer.BadParameter(
-            "give at least one model and then the images: clearvit compare demo dir:cured photos/",
-            param_hint="RAW CURED… IMAGES",
-        )
-    *models, images = arguments
-    wanted = parse_size(size)
+    models, images = options.split_images(
+        arguments, metavar=METAVAR, example="clearvit compare demo dir:cured photos/"
+    )
+    wanted = options.parse_size(size)
     prepare(threads)
-    from clearvit.backbones.load import load
     from clearvit.compare.compare import compare
     from clearvit.compare.config import CompareConfig
     from clearvit.compare.page import comparison_json
@@ -107,7 +93,7 @@ def command(
         seed=seed,
     )
     find_images(images)  # a wrong path should not wait for a model
-    backbones = [load(model, positions=positions, device=device) for model in models]  # type: ignore[arg-type]
+    backbones = [load_model(model, positions, device) for model in models]
     with progress("compare") as update:
         result = compare(backbones, images, config=config, progress=update)
     report_skipped(result.skipped)
@@ -137,10 +123,10 @@ def _tell(result: Comparison) -> None:
         shown.add_row(*(_painted(cell) for cell in cells))
     console.print(shown)
     if result.rule is None and any(row.verdict is not None for row in result.rows):
-        errors.print("note: no model has artifact tokens by their norm", highlight=False)
+        note("note: no model has artifact tokens by their norm")
     for one in result.rows:
-        for note in one.notes:
-            errors.print(f"note: {one.model}: {note}", markup=False, soft_wrap=True)
+        for text in one.notes:
+            note(f"note: {one.model}: {text}")
 
 
 def _painted(cell: str) -> str:

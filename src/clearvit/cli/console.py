@@ -1,4 +1,4 @@
-"""What every command prints in the same way."""
+"""How commands start, speak and end in the same way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -24,26 +24,10 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.progress import Task, TaskID
 
+    from clearvit.backbones.backbone import Backbone
     from clearvit.images import Skipped
 
 errors = Console(stderr=True)  # progress and notes; standard output is for results
-
-Model = Annotated[
-    str, typer.Argument(help="timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH or demo.")
-]
-SizeOption = Annotated[
-    str | None,
-    typer.Option("--size", help="Pixels, 518 or 448x672 (height x width); native by default."),
-]
-PositionsOption = Annotated[
-    str | None,
-    typer.Option("--positions", help="Rule for resizing position embeddings; else the source's."),
-]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps …")]
-ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, help="CPU threads of the network; all by default.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 class Rate(ProgressColumn):
@@ -71,41 +55,37 @@ def phases(names: Mapping[str, str]) -> Iterator[Callable[[str, int, int, str], 
     """
     columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-    silent = os.environ.get("RANK", "0") != "0"
+    silent = not is_first()
     with Progress(*columns, *times, console=errors, disable=silent) as progress:
         tasks: dict[str, TaskID] = {}
 
-        def report(phase: str, done: int, total: int, note: str) -> None:
+        def report(phase: str, done: int, total: int, how: str) -> None:
             if phase == "note":
                 if not silent:
-                    errors.print(note, markup=False, highlight=False, soft_wrap=True)
+                    note(how)
                 return
             if phase not in tasks:
                 name = names.get(phase, phase)
                 tasks[phase] = progress.add_task(name, total=total, note="")
-            progress.update(tasks[phase], completed=done, total=total, note=note)
+            progress.update(tasks[phase], completed=done, total=total, note=how)
 
         yield report
 
 
-def parse_size(text: str | None) -> int | tuple[int, int] | None:
-    """Read "518" or "448x672"."""
-    if text is None:
-        return None
-    parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"'{text}' is no size; write 518 or 448x672.")
-    return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
+def is_first() -> bool:
+    """Tell whether this process is the one that speaks, where a launcher started several."""
+    return os.environ.get("RANK", "0") == "0"
 
 
-def parse_blocks(text: str | None) -> tuple[int, ...]:
-    """Read "3,8,-1"."""
-    if not text:
-        return ()
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' is no list of blocks; write 3,8,-1.") from None
+@contextmanager
+def warned(unless: str | None = None) -> Iterator[None]:
+    """Print warnings at the end as our own, without those that contain `unless`."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for one in caught:
+        if unless is None or unless not in str(one.message):
+            note(f"warning: {one.message}")
 
 
 def prepare(threads: int | None) -> None:
@@ -120,17 +100,41 @@ def prepare(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
+def load_model(
+    model: str,
+    positions: str | None,
+    device: str,
+    size: int | tuple[int, int] | None = None,
+) -> Backbone:
+    """Load a backbone as the options say."""
+    from clearvit.backbones.load import load
+
+    return load(model, size=size, positions=positions, device=device)  # type: ignore[arg-type]
+
+
+def note(text: str) -> None:
+    """Print one line on the error stream, as it is."""
+    errors.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def report_skipped(skipped: Sequence[Skipped], shown: int = 20) -> None:
     """List bad files with the reason, at the end, where it is read."""
     if not skipped:
         return
     errors.print(f"warning: {len(skipped)} files were skipped", style="yellow")
     for bad in skipped[:shown]:
-        errors.print(f"  {bad.name}: {bad.reason}", markup=False, highlight=False, soft_wrap=True)
+        note(f"  {bad.name}: {bad.reason}")
     if len(skipped) > shown:
         errors.print(f"  … and {len(skipped) - shown} more; --json lists all of them")
 
 
+def require_images(count: int) -> None:
+    """End with an error where no image could be read."""
+    if not count:
+        errors.print("error: no image could be read", style="bold red")
+        raise typer.Exit(1)
+
+
 def next_step(command: str) -> None:
     """End with the command that comes next."""
-    errors.print(f"next: {command}", markup=False, highlight=False, soft_wrap=True)
+    note(f"next: {command}")

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    Model,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    next_step,
-    parse_size,
-    phases,
-    prepare,
-    report_skipped,
-)
+from clearvit.cli import options
+from clearvit.cli.console import is_first, load_model, next_step, phases, prepare, report_skipped
 
 if TYPE_CHECKING:
     from clearvit.backbones.vit import VitBackbone
@@ -34,67 +21,27 @@ PHASES = {
     "neurons": "register neurons",
 }
 
-
-class Method(str, Enum):
-    """How to cure."""
-
-    distill = "distill"
-    test_time = "test-time"
-
-
-class Init(str, Enum):
-    """Where registers start."""
-
-    mean_patch = "mean-patch"
-    official = "official"
-    zeros = "zeros"
-
-
-class Rates(str, Enum):
-    """How learning rates relate."""
-
-    gentle = "gentle"
-    official = "official"
-
-
-class Sampler(str, Enum):
-    """How views are chosen."""
-
-    lattice = "lattice"
-    official = "official"
-
-
-class Vary(str, Enum):
-    """What the student sees."""
-
-    none = "none"
-    mirror = "mirror"
-    views = "views"
-
-
-class Features(str, Enum):
-    """Which tokens are cleaned."""
-
-    auto = "auto"
-    tokens = "tokens"
-    text = "text"
+Method = Literal["distill", "test-time"]
+Init = Literal["mean-patch", "official", "zeros"]
+Rates = Literal["gentle", "official"]
+Sampler = Literal["lattice", "official"]
+Vary = Literal["none", "mirror", "views"]
+Features = Literal["auto", "tokens", "text"]
 
 
 def command(
-    model: Model,
-    images: Annotated[str, typer.Argument(help="A folder, a file or a quoted glob pattern.")],
-    out: Annotated[Path, typer.Option("--out", help="Directory of the result; resumed if begun.")],
+    model: options.Model,
+    images: options.Images,
+    out: options.Result,
     method: Annotated[
         Method, typer.Option(help="'test-time' edits neurons and trains nothing.")
-    ] = Method.distill,
-    size: SizeOption = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most; stops early.")] = None,
+    ] = "distill",
+    size: options.Size = None,
+    epochs: options.Epochs = None,
     views: Annotated[int | None, typer.Option(min=1, help="Averaged by the teacher.")] = None,
     registers: Annotated[int | None, typer.Option(min=0, help="Tokens to add.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Images per step.")] = None,
-    micro: Annotated[
-        int | None, typer.Option(min=1, help="Images per forward pass, to save memory.")
-    ] = None,
+    batch: options.Step = None,
+    micro: options.Micro = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the blocks.")] = None,
     unlock: Annotated[
         str | None,
@@ -109,25 +56,23 @@ def command(
         str | None, typer.Option(help="Directory of the targets, to share between runs.")
     ] = None,
     layer: Annotated[int | None, typer.Option(help="Clean this block's tokens instead.")] = None,
-    features: Annotated[Features, typer.Option(help="'text' is for CLIP.")] = Features.auto,
-    init: Annotated[Init, typer.Option(help="Where registers start.")] = Init.mean_patch,
+    features: Annotated[Features, typer.Option(help="'text' is for CLIP.")] = "auto",
+    init: Annotated[Init, typer.Option(help="Where registers start.")] = "mean-patch",
     rates: Annotated[
         Rates, typer.Option(help="'official': one rate for all, no warm-up.")
-    ] = Rates.gentle,
-    sampler: Annotated[Sampler, typer.Option(help="Of the teacher's views.")] = Sampler.lattice,
-    vary: Annotated[
-        Vary, typer.Option(help="What the student sees; 'none' is PH-Reg.")
-    ] = Vary.views,
+    ] = "gentle",
+    sampler: Annotated[Sampler, typer.Option(help="Of the teacher's views.")] = "lattice",
+    vary: Annotated[Vary, typer.Option(help="What the student sees; 'none' is PH-Reg.")] = "views",
     class_weight: Annotated[
         float | None, typer.Option(min=0, help="Of keeping the class token; 0 is PH-Reg.")
     ] = None,
-    recompute: Annotated[bool, typer.Option(help="Less memory, more time.")] = False,
+    recompute: options.Recompute = False,
     seed: Annotated[int, typer.Option(help="Of views, order and registers.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace what another run left.")] = False,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    overwrite: options.Overwrite = False,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Add registers to a ViT and clean its tokens by self-distillation (PH-Reg); no labels.
 
@@ -141,41 +86,33 @@ def command(
 
     Example: `clearvit cure demo photos/ --out instant/ --method test-time`
     """
-    wanted = parse_size(size)
+    wanted = options.parse_size(size)
     prepare(threads)
-    from clearvit.backbones.load import load
     from clearvit.cure.config import CureConfig
     from clearvit.cure.cure import cure
 
-    given = {
-        "epochs": epochs,
-        "views": views,
-        "registers": registers,
-        "batch": batch,
-        "lr": lr,
-        "unlock": None if unlock is None else tuple(unlock.replace(" ", "").split(",")),
-        "class_weight": class_weight,
-    }
+    asked = {"epochs": epochs, "views": views, "registers": registers, "batch": batch, "lr": lr}
+    parts = None if unlock is None else tuple(unlock.replace(" ", "").split(","))
     config = CureConfig(
         size=wanted,
         micro=micro,
         cache=cache,
         targets=targets,
         layer=layer,
-        features=features.value,
-        init=init.value,
-        rates=rates.value,
-        sampler=sampler.value,
-        vary=vary.value,
+        features=features,
+        init=init,
+        rates=rates,
+        sampler=sampler,
+        vary=vary,
         recompute=recompute,
         seed=seed,
         overwrite=overwrite,
-        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+        **options.given({**asked, "class_weight": class_weight, "unlock": parts}),
     )
-    backbone = load(model, positions=positions, device=device)  # type: ignore[arg-type]
+    backbone = load_model(model, positions, device)
     with phases(PHASES) as report:
-        cured = cure(backbone, images, out=out, method=method.value, config=config, report=report)
-    if os.environ.get("RANK", "0") == "0":
+        cured = cure(backbone, images, out=out, method=method, config=config, report=report)
+    if is_first():
         _tell(cured, model, images, out, as_json)  # type: ignore[arg-type]
 
 

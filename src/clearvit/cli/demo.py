@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clearvit.cli.console import JsonOption, errors
+from clearvit.cli import options
+from clearvit.cli.console import errors, note
 
 if TYPE_CHECKING:
     from clearvit.demo.photos import Folders
@@ -57,7 +58,7 @@ def command(
         Path | None, typer.Option(help="Directory for all of it; demo/, or demo-quick/.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter.")] = False,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Diagnose, cure, compare, discover, search and prune a real ViT; end with one report.
 
@@ -79,7 +80,7 @@ def command(
     steps = story(model, folders, out, pace)
     for number, step in enumerate(steps, 1):
         errors.print(f"\n[bold]{number}/{len(steps)} {step.question}[/bold]")
-        errors.print(f"$ {step.shell}", markup=False, highlight=False, soft_wrap=True)
+        note(f"$ {step.shell}")
         with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
             app(step.arguments, standalone_mode=False)
         sys.stdout.flush()

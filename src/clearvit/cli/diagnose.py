@@ -10,32 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    errors,
-    next_step,
-    parse_size,
-    prepare,
-    progress,
-    report_skipped,
-)
+from clearvit.cli import options
+from clearvit.cli.console import load_model, next_step, note, prepare, progress, report_skipped
 
 if TYPE_CHECKING:
     from clearvit.backbones.backbone import Backbone
     from clearvit.diagnose.diagnosis import DiagnoseConfig, Diagnosis
 
 COLOURS = {"none": "bold green", "non-equivariant": "bold yellow"}
+METAVAR = "MODEL… IMAGES"
 
 
 def command(
     arguments: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL… IMAGES",
+            metavar=METAVAR,
             help="One or more models (timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH or demo), then"
             " a folder, a file or a quoted glob pattern.",
             show_default=False,
@@ -44,19 +34,19 @@ def command(
     out: Annotated[
         Path, typer.Option("--out", help="Directory for report.html and report.json, or a .html.")
     ] = Path("report"),
-    size: SizeOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most images, spread over all.")] = 64,
-    batch: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 4,
+    size: options.Size = None,
+    limit: options.Limit = 64,
+    batch: options.Batch = 4,
     quick: Annotated[bool, typer.Option("--quick", help="32 images and no probes.")] = False,
     experiments: Annotated[
         bool, typer.Option(help="Repeat the paper's experiments with linear probes.")
     ] = True,
     equivariance: Annotated[bool, typer.Option(help="Shift a few images by patches.")] = True,
     seed: Annotated[int, typer.Option(help="Of the resampling.")] = 0,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Find artifact tokens and write a report: one HTML file, one JSON file.
 
@@ -68,15 +58,11 @@ def command(
 
     Example: `clearvit diagnose dir:epoch-10 dir:epoch-20 photos/ --quick`
     """
-    if len(arguments) < 2:
-        raise typer.BadParameter(
-            "give at least one model and then the images: clearvit diagnose demo photos/",
-            param_hint="MODEL… IMAGES",
-        )
-    *models, images = arguments
-    wanted = parse_size(size)
+    models, images = options.split_images(
+        arguments, metavar=METAVAR, example="clearvit diagnose demo photos/"
+    )
+    wanted = options.parse_size(size)
     prepare(threads)
-    from clearvit.backbones.load import load
     from clearvit.diagnose.diagnosis import DiagnoseConfig
     from clearvit.diagnose.page import report_json, write_report
     from clearvit.images import find_images
@@ -93,7 +79,7 @@ def command(
     count = len(find_images(images))  # a wrong path should not wait for a model
     results = []
     for model in models:
-        backbone = load(model, positions=positions, device=device)  # type: ignore[arg-type]
+        backbone = load_model(model, positions, device)
         results.append(_diagnosed(backbone, images, count, config))
         if not as_json:
             _tell(results[-1])
@@ -111,12 +97,9 @@ def _diagnosed(backbone: Backbone, images: str, count: int, config: DiagnoseConf
 
     passes = passes_needed(count, config)
     seconds = _seconds_per_pass(backbone, config)
-    errors.print(
+    note(
         f"{backbone.name}: {passes} forward passes, about {_in_words(passes * seconds)}"
-        + ("" if config.quick or not config.experiments else ", then the probes"),
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        + ("" if config.quick or not config.experiments else ", then the probes")
     )
     with progress("diagnose") as update:
         return diagnose(backbone, images, config=config, progress=update)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import warnings
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clearvit.cli import options
 from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    Model,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    errors,
+    load_model,
     next_step,
-    parse_blocks,
-    parse_size,
+    note,
     prepare,
     progress,
     report_skipped,
+    warned,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Model,
+    model: options.Model,
     images: Annotated[
         str, typer.Argument(help="A folder, a file, a quoted glob pattern, or a PASCAL VOC folder.")
     ],
@@ -50,12 +45,12 @@ def command(
         "trainval"
     ),
     draw: Annotated[bool, typer.Option(help="Draw the boxes on each photo.")] = True,
-    size: SizeOption = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 8,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    size: options.Size = None,
+    batch: options.Batch = 8,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Find the objects of images without labels and draw boxes around them.
 
@@ -66,10 +61,9 @@ def command(
 
     Example: `clearvit discover demo VOC2012/ --method lost --no-draw`
     """
-    wanted = parse_size(size)
-    blocks = parse_blocks(layer) or None
+    wanted = options.parse_size(size)
+    blocks = options.parse_blocks(layer) or None
     prepare(threads)
-    from clearvit.backbones.load import load
     from clearvit.dense.choose import choose_features
     from clearvit.dense.discover import discover
     from clearvit.dense.voc import is_voc, read_voc
@@ -80,13 +74,12 @@ def command(
         pictures = find_images(images)  # a wrong path should not wait for a model
     else:
         pictures = [Picture(image.name, image.image) for image in truth.images]
-    backbone = load(model, positions=positions, device=device)  # type: ignore[arg-type]
+    backbone = load_model(model, positions, device)
     chosen = features.split(",") if features else None
     if features == "auto":
         chosen = list(choose_features(backbone, pictures, layer=blocks, size=wanted).features)
-        errors.print(f"features: {', '.join(chosen)}", highlight=False)
-    with warnings.catch_warnings(record=True) as notes, progress("discover") as update:
-        warnings.simplefilter("always", UserWarning)
+        note(f"features: {', '.join(chosen)}")
+    with warned(unless="were skipped"), progress("discover") as update:  # listed at the end
         found = discover(
             backbone,
             pictures,
@@ -98,9 +91,6 @@ def command(
             batch=batch,
             progress=update,
         )
-    for note in notes:
-        if "were skipped" not in str(note.message):  # listed at the end
-            errors.print(f"warning: {note.message}", markup=False, highlight=False, soft_wrap=True)
     _finish(found, truth, pictures, model=model, method=method, out=out, draw=draw, as_json=as_json)
 
 
@@ -121,7 +111,7 @@ def _finish(
 
     skipped = [*(truth.skipped if truth else ()), *found.skipped]
     report = {"model": model, "method": method, **_numbers(found)}
-    report["skipped"] = [{"name": bad.name, "reason": bad.reason} for bad in skipped]
+    report["skipped"] = [asdict(bad) for bad in skipped]
     if truth is not None:
         report["corloc"] = _corloc(found, truth)
     write_json(out / "boxes.json", report)

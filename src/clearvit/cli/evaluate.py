@@ -8,17 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    next_step,
-    parse_size,
-    prepare,
-    progress,
-)
+from clearvit.cli import options
+from clearvit.cli.console import load_model, next_step, prepare, progress
 
 
 def command(
@@ -115,12 +106,12 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the result as JSON.")] = None,
     seed: Annotated[int, typer.Option(help="Of draws, probes and resampling.")] = 0,
-    size: SizeOption = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 8,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    size: options.Size = None,
+    batch: options.Batch = 8,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Measure frozen tokens in a task; several models make one table.
 
@@ -132,9 +123,8 @@ def command(
 
     Example: `clearvit evaluate demo --task retrieval --data CUB_200_2011/ --mass 1,0.7,auto`
     """
-    wanted, numbers = parse_size(size), _labelled(labelled)
+    wanted, numbers = options.parse_size(size), _labelled(labelled)
     prepare(threads)
-    from clearvit.backbones.load import load
     from clearvit.evaluate.config import EvaluateConfig
     from clearvit.evaluate.evaluate import check_data, evaluate
     from clearvit.evaluate.retrieval_config import RetrievalConfig
@@ -176,7 +166,7 @@ def command(
         batch=batch,
     )
     check_data(task, data, config)  # type: ignore[arg-type] # a wrong path should not wait for a model
-    backbones = [load(model, positions=positions, device=device) for model in models]  # type: ignore[arg-type]
+    backbones = [load_model(model, positions, device) for model in models]
     with progress("evaluate") as update:
         table = evaluate(backbones, task=task, data=data, config=config, progress=update)  # type: ignore[arg-type]
     if out is not None:

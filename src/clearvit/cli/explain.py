@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from clearvit.cli.console import DeviceOption, JsonOption, ThreadsOption, prepare
+from clearvit.cli import options
+from clearvit.cli.console import prepare
 from clearvit.cli.search import (
     CrossOption,
+    IndexPath,
     MassOption,
     MethodOption,
     ModelOption,
@@ -21,7 +23,7 @@ from clearvit.cli.search import (
 
 
 def command(
-    index: Annotated[str, typer.Argument(help="What `clearvit index` wrote.")],
+    index: IndexPath,
     query: Annotated[str, typer.Argument(help="An image.")],
     hit: Annotated[str, typer.Argument(help="Name of an image in the index.")],
     out: Annotated[Path, typer.Option("--out", help="PNG to write.")] = Path("why.png"),
@@ -30,9 +32,9 @@ def command(
     cross: CrossOption = False,
     model: ModelOption = None,
     other_model: OtherOption = False,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Draw which patches of a query and an image of the index match.
 

@@ -4,46 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    Model,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    errors,
-    next_step,
-    parse_size,
-    prepare,
-)
+from clearvit.cli import options
+from clearvit.cli.console import load_model, next_step, note, prepare
 
 if TYPE_CHECKING:
     from clearvit.export.export import Exported
 
-
-class Format(str, Enum):
-    """What to write."""
-
-    timm = "timm"
-    hf = "hf"
-    onnx = "onnx"
-    openvino = "openvino"
-
-
-class Quantise(str, Enum):
-    """How to shrink weights."""
-
-    int8 = "int8"
+Format = Literal["timm", "hf", "onnx", "openvino"]
+Quantise = Literal["int8"]
 
 
 def command(
-    model: Model,
+    model: options.Model,
     out: Annotated[Path, typer.Option("--out", help="Directory to write.")],
     format: Annotated[
         Format,
@@ -51,8 +28,8 @@ def command(
             "--format",
             help="timm: a local-dir; hf: for AutoModel; onnx, openvino: a graph of one size.",
         ),
-    ] = Format.timm,
-    size: SizeOption = None,
+    ] = "timm",
+    size: options.Size = None,
     check: Annotated[
         str | None,
         typer.Option(
@@ -65,10 +42,10 @@ def command(
     quantise: Annotated[
         Quantise | None, typer.Option(help="Of onnx: matrices in 8 bits, with the error told.")
     ] = None,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Write a model for timm, transformers, ONNX Runtime or OpenVINO and compare the tokens.
 
@@ -79,27 +56,26 @@ def command(
     Example: `clearvit export dir:pruned --format openvino --size 224 --out fast/`
     """
     prepare(threads)
-    from clearvit.backbones.load import load
     from clearvit.export.export import export
 
-    backbone = load(model, size=parse_size(size), positions=positions, device=device)  # type: ignore[arg-type]
+    backbone = load_model(model, positions, device, options.parse_size(size))
     done = export(
         backbone,
         out,
-        format=format.value,
-        check=parse_size(check),
+        format=format,
+        check=options.parse_size(check),
         batch=batch,
-        quantise=None if quantise is None else quantise.value,
+        quantise=quantise,
     )
-    for note in done.notes:
-        errors.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    for text in done.notes:
+        note(f"note: {text}")
     if as_json:
         print(json.dumps(_summary(done)))
         return
     print(_in_words(done))
     print(done.loading, end="")
-    if format in (Format.onnx, Format.openvino):
-        next_step(f"clearvit bench {model} {format.value}:{out}")
+    if format in ("onnx", "openvino"):
+        next_step(f"clearvit bench {model} {format}:{out}")
 
 
 def _summary(done: Exported) -> dict[str, object]:

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from clearvit.cli import options
 from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    Model,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    errors,
+    load_model,
     next_step,
-    parse_size,
     prepare,
     progress,
     report_skipped,
+    require_images,
 )
 
 
 def command(
-    model: Model,
-    images: Annotated[str, typer.Argument(help="A folder, a file or a quoted glob pattern.")],
+    model: options.Model,
+    images: options.Images,
     out: Annotated[
         str, typer.Option("--out", help="Directory or object-store URL; continued if begun.")
     ],
-    size: SizeOption = None,
+    size: options.Size = None,
     grid: Annotated[int, typer.Option(min=1, help="Patches kept per side, for --rerank.")] = 7,
     descriptor: Annotated[str, typer.Option(help="auto, class, mean or joint.")] = "auto",
     marginal: Annotated[
@@ -42,13 +38,13 @@ def command(
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Also forget files that are no longer there.")
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 16,
-    strict: Annotated[bool, typer.Option(help="Make the first bad file an error.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace what another run left.")] = False,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    batch: options.Batch = 16,
+    strict: options.Strict = False,
+    overwrite: options.Overwrite = False,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Index images for `clearvit search`.
 
@@ -56,9 +52,8 @@ def command(
 
     Example: `clearvit index demo photos/ --out index/ --size 224`
     """
-    wanted = parse_size(size)
+    wanted = options.parse_size(size)
     prepare(threads)
-    from clearvit.backbones.load import load
     from clearvit.images import find_images
     from clearvit.retrieval.filling import IndexConfig
     from clearvit.retrieval.index import Index
@@ -73,7 +68,7 @@ def command(
         overwrite=overwrite,
     )
     find_images(images)  # a wrong path should not wait for a model
-    backbone = load(model, positions=positions, device=device)  # type: ignore[arg-type]
+    backbone = load_model(model, positions, device)
     with progress("index") as update:
         index = Index.build(backbone, images, out=out, config=config, progress=update)
     added = index.changes
@@ -87,13 +82,11 @@ def command(
         "changed": len(added.changed),
         "removed": len(changes.removed),
         "grid": list(index.recipe.grid),
-        "skipped": [{"name": bad.name, "reason": bad.reason} for bad in added.skipped],
+        "skipped": [asdict(bad) for bad in added.skipped],
     }
     if as_json:
         print(json.dumps(summary))
     else:
         print(f"{count} images in {out}, {len(added.added)} new, {len(changes.removed)} removed")
         next_step(f"clearvit search {out} QUERY.jpg --rerank 100")
-    if not count:
-        errors.print("error: no image could be read", style="bold red")
-        raise typer.Exit(1)
+    require_images(count)

@@ -3,75 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clearvit.cli.console import (
-    DeviceOption,
-    JsonOption,
-    Model,
-    PositionsOption,
-    SizeOption,
-    ThreadsOption,
-    next_step,
-    parse_blocks,
-    parse_size,
-    phases,
-    prepare,
-    report_skipped,
-)
+from clearvit.cli import options
+from clearvit.cli.console import is_first, load_model, next_step, phases, prepare, report_skipped
 
 if TYPE_CHECKING:
     from clearvit.prune.pruned import PrunedBackbone
 
-
 PHASES = {"check": "reading images", "train": "training"}
 
-
-class Scorer(str, Enum):
-    """Who decides which patches stay."""
-
-    predictor = "predictor"
-    class_ = "class"
-    fuse = "fuse"
-    merge = "merge"
-    key_norm = "key-norm"
-    value_norm = "value-norm"
-    random = "random"
-
-
-class Fill(str, Enum):
-    """What a dropped patch shows."""
-
-    similar = "similar"
-    delta = "delta"
-    last = "last"
-    mean = "mean"
-
-
-class Labels(str, Enum):
-    """Where labels come from."""
-
-    auto = "auto"
-    folders = "folders"
-    none = "none"
-
-
-class Objective(str, Enum):
-    """What is held to the dense model."""
-
-    auto = "auto"
-    logits = "logits"
-    tokens = "tokens"
+Scorer = Literal["predictor", "class", "fuse", "merge", "key-norm", "value-norm", "random"]
+Fill = Literal["similar", "delta", "last", "mean"]
+Labels = Literal["auto", "folders", "none"]
+Objective = Literal["auto", "logits", "tokens"]
 
 
 def command(
-    model: Model,
-    out: Annotated[Path, typer.Option("--out", help="Directory of the result; resumed if begun.")],
+    model: options.Model,
+    out: options.Result,
     images: Annotated[
         str | None, typer.Argument(help="A folder, a file or a quoted glob pattern, to learn from.")
     ] = None,
@@ -87,18 +40,16 @@ def command(
     ] = None,
     scorer: Annotated[
         Scorer, typer.Option(help="'predictor' is trained; the others need no images.")
-    ] = Scorer.predictor,
-    fill: Annotated[Fill, typer.Option(help="What a dropped patch shows.")] = Fill.similar,
-    size: SizeOption = None,
+    ] = "predictor",
+    fill: Annotated[Fill, typer.Option(help="What a dropped patch shows.")] = "similar",
+    size: options.Size = None,
     foresee: Annotated[
         int | None,
         typer.Option(min=0, help="Cheap epochs before the others, which learn attention to come."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most; stops early.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Images per step.")] = None,
-    micro: Annotated[
-        int | None, typer.Option(min=1, help="Images per forward pass, to save memory.")
-    ] = None,
+    epochs: options.Epochs = None,
+    batch: options.Step = None,
+    micro: options.Micro = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the predictors.")] = None,
     unlock: Annotated[
         bool | None,
@@ -108,20 +59,18 @@ def command(
     ] = None,
     labels: Annotated[
         Labels, typer.Option(help="'folders': one for each class of the model's classifier.")
-    ] = Labels.auto,
-    objective: Annotated[
-        Objective, typer.Option(help="'tokens' needs no classifier.")
-    ] = Objective.auto,
+    ] = "auto",
+    objective: Annotated[Objective, typer.Option(help="'tokens' needs no classifier.")] = "auto",
     ratio_weight: Annotated[
         float | None, typer.Option(min=0, help="Of keeping as many patches as asked.")
     ] = None,
-    recompute: Annotated[bool, typer.Option(help="Less memory, more time.")] = False,
+    recompute: options.Recompute = False,
     seed: Annotated[int, typer.Option(help="Of order, noise and first weights.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace what another run left.")] = False,
-    positions: PositionsOption = None,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    overwrite: options.Overwrite = False,
+    positions: options.Positions = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Train predictors that choose which patches of an image a ViT keeps (DynamicViT).
 
@@ -135,49 +84,48 @@ def command(
 
     Example: `clearvit prune demo --out pruned/ --scorer class --keep 2x --size 224`
     """
-    wanted, shares, blocks = parse_size(size), parse_shares(keep), parse_blocks(stages) or None
-    if scorer is Scorer.predictor and images is None:
+    wanted, shares = options.parse_size(size), parse_shares(keep)
+    blocks = options.parse_blocks(stages) or None
+    if scorer == "predictor" and images is None:
         raise typer.BadParameter("a predictor is trained on images.", param_hint="IMAGES")
-    if scorer is Scorer.predictor and isinstance(shares, str):  # a resumed run would measure anew
+    if scorer == "predictor" and isinstance(shares, str):  # a resumed run would measure anew
         raise typer.BadParameter(
             f"a training needs shares. Find them with --scorer class --keep {shares} first.",
             param_hint="--keep",
         )
     prepare(threads)
-    from clearvit.backbones.load import load
-
-    backbone = load(model, positions=positions, device=device)  # type: ignore[arg-type]
-    if scorer is not Scorer.predictor:
+    backbone = load_model(model, positions, device)
+    if scorer != "predictor":
         from clearvit.backbones.saved import save_backbone
         from clearvit.prune.prune import prune
 
         chosen = backbone if wanted is None else backbone.resized(wanted)
-        pruned = prune(chosen, keep=shares, stages=blocks, scorer=scorer.value, fill=fill.value)
+        pruned = prune(chosen, keep=shares, stages=blocks, scorer=scorer, fill=fill)
         save_backbone(pruned, out)
     else:
         from clearvit.prune.config import PruneConfig
         from clearvit.prune.train import train_predictors
 
-        given = {"epochs": epochs, "batch": batch, "lr": lr, "ratio_weight": ratio_weight}
+        asked = {"epochs": epochs, "batch": batch, "lr": lr, "ratio_weight": ratio_weight}
         config = PruneConfig(
             size=wanted,
-            fill=fill.value,
+            fill=fill,
             foresee=foresee,
             micro=micro,
             unlock=unlock,
-            labels=labels.value,
-            objective=objective.value,
+            labels=labels,
+            objective=objective,
             recompute=recompute,
             seed=seed,
             overwrite=overwrite,
-            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+            **options.given(asked),
         )
         assert images is not None and not isinstance(shares, str)
         with phases(PHASES) as report:
             pruned = train_predictors(
                 backbone, images, out=out, keep=shares, stages=blocks, config=config, report=report
             )
-    if os.environ.get("RANK", "0") == "0":
+    if is_first():
         _tell(pruned, model, images, out, as_json)
 
 

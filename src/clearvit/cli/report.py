@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clearvit.cli.console import JsonOption, errors
+from clearvit.cli import options
+from clearvit.cli.console import errors
 
 
 def command(
@@ -22,7 +23,7 @@ def command(
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Its heading.")] = "What the tokens say",
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Bind the pages of finished runs into one HTML file that needs nothing else.
 

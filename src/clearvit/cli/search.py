@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clearvit.cli.console import DeviceOption, JsonOption, ThreadsOption, errors, next_step, prepare
+from clearvit.cli import options
+from clearvit.cli.console import errors, load_model, next_step, note, prepare
 
 if TYPE_CHECKING:
     from clearvit.retrieval.hits import Hits
 
+IndexPath = Annotated[str, typer.Argument(help="What `clearvit index` wrote.")]
 ModelOption = Annotated[
     str | None,
     typer.Option(
@@ -33,7 +35,7 @@ OtherOption = Annotated[
 
 
 def command(
-    index: Annotated[str, typer.Argument(help="What `clearvit index` wrote.")],
+    index: IndexPath,
     queries: Annotated[
         list[str], typer.Argument(metavar="QUERY…", help="Images, or texts with --text.")
     ],
@@ -57,9 +59,9 @@ def command(
     ] = None,
     model: ModelOption = None,
     other_model: OtherOption = False,
-    device: DeviceOption = "cpu",
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
 ) -> None:
     """Find the images that are most like a query.
 
@@ -95,10 +97,9 @@ def command(
 
 def open_index(index: str, model: str | None, device: str, other_model: bool) -> Any:
     """Open an index with a model of its own or another; `device` is where it runs."""
-    from clearvit.backbones.load import load
     from clearvit.retrieval.index import Index
 
-    backbone = load(model, device=device) if model else None
+    backbone = load_model(model, None, device) if model else None
     opened = Index.open(index, backbone, other_model=other_model)
     opened.backbone.to(device)
     return opened
@@ -116,7 +117,7 @@ def matching_of(method: str, mass: str, cross: bool) -> Any:
 
 
 def _tell(hits: Hits) -> None:
-    errors.print(f"{hits.query.name}: {hits.note}", markup=False, highlight=False, soft_wrap=True)
+    note(f"{hits.query.name}: {hits.note}")
     for hit in hits:
         print(f"{hit.rank}\t{hit.score:.4f}\t{hit.name}")
     if not len(hits):
@@ -143,4 +144,4 @@ def _write_pages(found: list[Hits], out: Path) -> None:
 
     for number, hits in enumerate(found, 1):
         target = out if len(found) == 1 else out / f"{number:03d}.html"
-        errors.print(f"page: {explain_page(hits, target)}", markup=False, highlight=False)
+        note(f"page: {explain_page(hits, target)}")
