@@ -1,14 +1,14 @@
 """CorLoc of LOST, TokenCut and our default on a PASCAL VOC folder, for one or several models.
 
-    python benchmarks/discovery.py [MODEL …] --data VOC2012/ [--sizes 224 448] [--planted]
+    python benchmarks/discovery.py [NAME=MODEL …] --data VOC2012/ [--sizes 224 448] [--planted]
         [--denoised] [--work DIR] [--limit N]
 
-One forward pass per image serves every method. Rows: all images, those at even and at odd places of
-the list, with 95 % intervals over resampled images. Our default was chosen by the even ones.
-`--planted` adds the first model with artifacts, 2 % high-norm tokens from the middle block on, and
-tells what they cost. `--denoised` adds the average of its final tokens over 10 views, the only
-features that views can be averaged of. With `--work` the hits of finished rows are kept there, and
-the same command goes on where it was stopped.
+Without NAME= a model has its own name. One forward pass per image serves every method. Rows: all
+images, those at even and at odd places of the list, with 95 % intervals over resampled images. Our
+default was chosen by the even ones. `--planted` adds the first model with artifacts, 2 % high-norm
+tokens from the middle block on, and tells what they cost. `--denoised` adds the average of its
+final tokens over 10 views, the only features that views can be averaged of. With `--work` the hits
+of finished rows are kept there, and the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -88,15 +88,22 @@ Row = tuple[str, Callable[[], cv.Backbone], int]
 
 def planned_rows(options: argparse.Namespace) -> Iterator[Row]:
     """Names of the rows, what makes their models, and sizes."""
-    first = options.models[0]
+    models = dict(named(model) for model in options.models)
+    name, first = next(iter(models.items()))
     for size in options.sizes:
-        for model in options.models:
-            yield f"{model}, {size} px", partial(cv.load, model), size
+        for key, model in models.items():
+            yield f"{key}, {size} px", partial(cv.load, model), size
         if options.planted:
-            yield f"{first}{PLANTED}, {size} px", partial(with_artifacts, first), size
+            yield f"{name}{PLANTED}, {size} px", partial(with_artifacts, first), size
         if options.denoised:
             make = partial(denoised, first, options.views)
-            yield f"{first} x {options.views} views, {size} px", make, size
+            yield f"{name} x {options.views} views, {size} px", make, size
+
+
+def named(model: str) -> tuple[str, str]:
+    """Read "cured=dir:PATH", or a model that goes by its own name."""
+    name, given, path = model.partition("=")
+    return (name, path) if given else (model, model)
 
 
 def with_artifacts(model: str) -> cv.Backbone:
@@ -247,7 +254,8 @@ Percent of images whose single box has an IoU of 0.5 or more with a true box of 
 {count} images of PASCAL VOC 2012 with boxes (all objects, also difficult and truncated ones); whole
 picture resized to a square; {date}, {machine}, torch {torch}. In brackets 95 % intervals over
 resampled images; the last column compares the same images. Reproduce:
-`python benchmarks/discovery.py demo --data VOC2012/ --sizes 224 448 --planted --denoised`
+`python benchmarks/discovery.py demo cured=dir:PATH test-time=dir:PATH --data VOC2012/
+--sizes 224 448 --planted --denoised`
 
 The rules of our default were picked by the images at even places of the list, at 224 px; results on
 those at odd places were seen at the same time, so they are not a blind test. The images are few:

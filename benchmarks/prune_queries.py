@@ -64,8 +64,7 @@ def contenders(dense: cv.Backbone, options: argparse.Namespace) -> list[tuple[st
         for scorer in ("class", "merge"):
             found.append((f"{keep:g}, {scorer}", cv.prune(dense, keep=keep, scorer=scorer)))
         if isinstance(learned, PrunedBackbone):
-            again = cv.prune(learned.dense, keep=keep, scorer=learned.predictors)
-            found.append((f"{keep:g}, learned", again))
+            found.append((f"{keep:g}, learned", learned.keeping(keep)))
     return found  # type: ignore[return-value]
 
 

@@ -31,7 +31,7 @@ from clearvit.prune import PruneConfig, macs, train_predictors
 from clearvit.prune.prune import prune
 from clearvit.prune.pruned import PrunedBackbone
 from clearvit.prune.scores import SCORERS
-from clearvit.prune.train import FORESEE
+from clearvit.prune.train import FORESEE, SETTLE
 
 DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "prune_tasks.md"
@@ -74,6 +74,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--settle", type=int, default=SETTLE)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--unlock", action="store_true", help="let the backbone learn too")
@@ -97,7 +98,11 @@ def trained(dense: cv.Backbone, options: argparse.Namespace) -> Trained:
     """Train, or take what an earlier call has trained; CPU seconds are those of the whole run."""
     out, clock = options.work / "pruned", options.work / "seconds.json"
     choice = PruneConfig(
-        epochs=options.epochs, batch=options.batch, lr=options.lr, unlock=options.unlock
+        epochs=options.epochs,
+        settle=options.settle,
+        batch=options.batch,
+        lr=options.lr,
+        unlock=options.unlock,
     )
     pictures = [picture.source for picture in find_images(DATA / "photos")]
     before = time.process_time()
@@ -111,8 +116,7 @@ def pruned(
     dense: cv.Backbone, keep: float, name: str, options: argparse.Namespace
 ) -> PrunedBackbone:
     if name == LEARNED:
-        learned = trained(dense, options).backbone
-        return prune(learned.dense, keep=keep, scorer=learned.predictors)
+        return trained(dense, options).backbone.keeping(keep)
     return prune(dense, keep=keep, scorer=name)
 
 
@@ -145,13 +149,14 @@ def page(options: argparse.Namespace, learned: Trained) -> str:
         gained = found["classification"]["gain"]
         lines.append(f"| {row[0]:g} | {row[1]} | {gained:.2f} | {cells} |")
     learns = "predictors and backbone" if options.unlock else "the predictors alone"
-    again = f"--epochs {options.epochs} --batch {options.batch} --lr {options.lr:g}"
+    again = f"--epochs {options.epochs} --settle {options.settle} --batch {options.batch}"
+    again += f" --lr {options.lr:g}"
     again += " --unlock" if options.unlock else ""
     return f"""# Tasks on pruned models
 
 `demo` (DINOv2 ViT-S/14), {options.size} px, stages before blocks 3, 6, 9. Learned: {learns}, at
 keep {TRAINED_AT}, on {len(find_images(DATA / "photos"))} photos without labels,
-{FORESEE} epochs of foresight and {options.epochs} of DynamicViT's,
+{FORESEE} epochs of foresight, {options.epochs} of DynamicViT's and {options.settle} of settling,
 {learned.seconds["cpu_minutes"]:.0f} CPU minutes. The other shares use the same weights.
 {time.strftime("%Y-%m-%d")}, {platform.machine()}, torch {torch.__version__}. Reproduce:
 `python benchmarks/prune_tasks.py --work WORK {again}`

@@ -18,6 +18,7 @@ from clearvit.prune.scores import SCORERS
 from clearvit.prune.survivors import FILLS
 from tests.backbones.test_vit import ARCHITECTURES
 from tests.conftest import randomised, tiny_network
+from tests.prune.made_fills import fill_of
 
 
 def tiny_eva(name="vit_small_patch16_dinov3_qkvb"):
@@ -123,7 +124,7 @@ def test_counts_nesting_and_batch_independence(backbone, scorer):
 @settings(deadline=None, max_examples=25)
 def test_any_grid_any_share(height, width, keep, scorer, fill):
     backbone = any_grid()
-    pruned = prune(backbone, keep=keep, scorer=scorer, fill=fill)
+    pruned = prune(backbone, keep=keep, scorer=scorer, fill=fill_of(fill, backbone.width))
     pixels = torch.randn(2, 3, 8 * height, 8 * width)
     tokens = pruned.tokens(pixels, layers=range(4), norm=False)
     counts = [max(1, int(height * width * keep**s)) for s in (1, 2, 3)]
@@ -161,7 +162,8 @@ def test_keeping_everything_is_the_dense_model_bit_for_bit(name):
 @pytest.mark.parametrize("fill", FILLS)
 def test_fills_agree_on_the_kept_and_differ_as_they_say(backbone, fill):
     pixels = torch.randn(2, 3, 6 * backbone.patch[0], 6 * backbone.patch[1])
-    pruned = prune(backbone, keep=0.4, stages=[2], fill=fill)
+    chosen = fill_of(fill, backbone.width)
+    pruned = prune(backbone, keep=0.4, stages=[2], fill=chosen)
     tokens = pruned.tokens(pixels, norm=False, layers=[1])
     plain = prune(backbone, keep=0.4, stages=[2]).tokens(pixels, norm=False)
     kept, dropped = tokens.kept, ~tokens.kept
@@ -182,6 +184,9 @@ def test_fills_agree_on_the_kept_and_differ_as_they_say(backbone, fill):
             heirs = places[(unit[image] @ unit[image][places].T).argmax(1)]
             assert torch.equal(tokens.patches[image][dropped[image]],
                                tokens.patches[image][heirs][dropped[image]])  # fmt: skip
+    if fill == "learned":
+        expected = chosen(plain.patches, then)
+        assert torch.allclose(tokens.patches[dropped], expected[dropped], atol=1e-5)
     if fill == "delta":  # as far from its heir as it was when it was dropped
         for image in range(2):
             p, q, t = tokens.patches[image], plain.patches[image], then[image]
@@ -247,7 +252,8 @@ def test_captured_tensors_lie_on_the_full_grid(backbone):
 def test_adaptive_images_in_a_batch_are_what_they_are_alone(backbone, fill):
     pixels = torch.randn(5, 3, 8 * backbone.patch[0], 8 * backbone.patch[1])
     pixels *= torch.tensor([0.0, 0.1, 1, 3, 10])[:, None, None, None]
-    pruned = prune(backbone, keep=0.5, scorer="key-norm", budget="adaptive", fill=fill)
+    chosen = fill_of(fill, backbone.width)
+    pruned = prune(backbone, keep=0.5, scorer="key-norm", budget="adaptive", fill=chosen)
     capture = "key" if fill == "similar" else ()
     tokens = pruned.tokens(pixels, layers=[2], capture=capture)
     singles = [pruned.tokens(p[None], layers=[2], capture=capture) for p in pixels]

@@ -27,7 +27,7 @@ from clearvit.prune.train import RESULT, train_predictors
 from clearvit.training.pictures import split
 from tests.conftest import tiny_network
 
-QUICK = PruneConfig(foresee=0, epochs=2, batch=4, lr=1e-2, validation=0.2, patience=None)
+QUICK = PruneConfig(foresee=0, settle=0, epochs=2, batch=4, lr=1e-2, validation=0.2, patience=None)
 CPU = torch.device("cpu")
 
 
@@ -302,6 +302,7 @@ def test_labels_are_those_of_image_folders(labelled, photos):
         ({}, {"epochs": 0}, "at least 1"),
         ({}, {"lr": 0.0}, "positive"),
         ({}, {"foresee": -1}, "0 for none"),
+        ({}, {"settle": -1}, "0 for none"),
         ({}, {"validation": 1.0}, "validation"),
         ({}, {"smoothing": 1.0}, "smoothing"),
         ({}, {"objective": "token"}, "Closest: tokens"),

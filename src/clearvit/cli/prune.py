@@ -14,7 +14,7 @@ from clearvit.cli.console import is_first, load_model, next_step, phases, prepar
 if TYPE_CHECKING:
     from clearvit.prune.pruned import PrunedBackbone
 
-PHASES = {"check": "reading images", "train": "training"}
+PHASES = {"check": "reading images", "train": "training", "settle": "settling"}
 
 Scorer = Literal["predictor", "class", "fuse", "merge", "key-norm", "value-norm", "random"]
 Fill = Literal["similar", "delta", "last", "mean"]
@@ -48,6 +48,16 @@ def command(
         typer.Option(min=0, help="Cheap epochs before the others, which learn attention to come."),
     ] = None,
     epochs: options.Epochs = None,
+    settle: Annotated[
+        int | None,
+        typer.Option(min=0, help="Epochs after the others, on what is really run."),
+    ] = None,
+    average: Annotated[
+        bool | None,
+        typer.Option(
+            "--average/--drop", help="Average patches that leave into those they are most like."
+        ),
+    ] = None,
     batch: options.Step = None,
     micro: options.Micro = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the predictors.")] = None,
@@ -100,7 +110,9 @@ def command(
         from clearvit.prune.prune import prune
 
         chosen = backbone if wanted is None else backbone.resized(wanted)
-        pruned = prune(chosen, keep=shares, stages=blocks, scorer=scorer, fill=fill)
+        pruned = prune(
+            chosen, keep=shares, stages=blocks, scorer=scorer, fill=fill, average=average
+        )
         save_backbone(pruned, out)
     else:
         from clearvit.prune.config import PruneConfig
@@ -111,6 +123,8 @@ def command(
             size=wanted,
             fill=fill,
             foresee=foresee,
+            settle=settle,
+            average=average,
             micro=micro,
             unlock=unlock,
             labels=labels,

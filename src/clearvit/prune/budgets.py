@@ -24,6 +24,7 @@ Budget = Literal["fixed", "adaptive"]
 
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
 STAGES = 3
+AVERAGING: tuple[Scorer, ...] = ("fuse", "merge")
 BUCKETS = 16  # adaptive counts are rounded up to this many steps, so that images share a batch
 
 
@@ -36,6 +37,7 @@ class Plan:
     scorer: Scorer | None  # None: learned predictors
     fill: Fill
     budget: Budget
+    average: bool | None = None  # None: as the scorer does
 
     def counts(self, patches: int) -> list[int]:
         """Patches left after each stage of a fixed budget, of `patches` in the grid."""
@@ -48,12 +50,12 @@ class Plan:
     @property
     def averages(self) -> bool:
         """Whether patches that leave are averaged into those that stay."""
-        return self.scorer in ("fuse", "merge")
+        return self.scorer in AVERAGING if self.average is None else self.average
 
     @property
     def compares_keys(self) -> bool:
         """Whether a stage looks for the most similar keys."""
-        return self.averages or self.fill in ("similar", "delta")
+        return self.averages or self.fill in ("similar", "delta", "learned")
 
 
 def planned(
@@ -64,6 +66,7 @@ def planned(
     scorer: Scorer | None,
     fill: Fill,
     budget: Budget,
+    average: bool | None = None,
 ) -> Plan:
     """Check every word of a plan and fill in its defaults.
 
@@ -76,6 +79,8 @@ def planned(
         scorer: Which patches stay; None for learned predictors.
         fill: What dropped patches show on the full grid.
         budget: "fixed" or "adaptive".
+        average: Whether those who leave are averaged into those they are most like; None leaves it
+            to the scorer.
     """
     _known("scorer", scorer, (None, *SCORERS))
     _known("fill", fill, FILLS)
@@ -85,6 +90,8 @@ def planned(
             "merging has no score to add up, so its budget is fixed. Use budget='fixed', or another"
             f" scorer: {', '.join(s for s in SCORERS if s != 'merge')}."
         )
+    if average is False and scorer in AVERAGING:
+        raise ModelError(f"scorer='{scorer}' averages; drop patches with scorer='class'.")
     shares = None if _is_number(keep) else list(keep)  # type: ignore[arg-type]
     places = _stages(depth, stages, STAGES if shares is None else len(shares))
     if shares is None:
@@ -102,7 +109,7 @@ def planned(
             f"keep is {list(checked)}; shares are of the original patches, and dropped ones do not"
             " return, so they must not grow from stage to stage."
         )
-    return Plan(tuple(places), checked, scorer, fill, budget)
+    return Plan(tuple(places), checked, scorer, fill, budget, average)
 
 
 def needed(scores: Tensor, share: float, step: int) -> Tensor:

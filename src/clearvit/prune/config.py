@@ -21,11 +21,15 @@ class PruneConfig:
     """How to train predictors; the defaults are DynamicViT's, the batch that of a small machine."""
 
     size: int | Size | None = None  # pixels; None is the backbone's own size
-    fill: Fill = "similar"  # what a dropped patch of the result shows on the full grid
+    fill: Fill = (
+        "similar"  # what a dropped patch of the result shows on the full grid, if not settled
+    )
     objective: Objective = "auto"  # "logits" of a classifier, or "tokens" (for CLIP's projection)
     labels: Labels = "auto"  # "folders": one for each class of the head, in the order of names
     unlock: bool | None = None  # let the backbone change too; None: only where there are labels
     foresee: int | None = None  # epochs of foresight before them; None: 4 where no label is known
+    settle: int | None = None  # epochs of settling after them; None: 4 if unlocked without labels
+    average: bool | None = None  # into those who stay; None: where it settles
     epochs: int = 30  # at most; the first sixth warms up, with the backbone locked
     batch: int = 16  # pictures per step, over all processes; published with 1024
     micro: int | None = None  # pictures per forward pass; None: a step at once

@@ -24,7 +24,7 @@ class Macs:
 
     dense: float  # embedding, all blocks with all patches, classifier
     network: float  # the same with the patches that are left, without scoring
-    scoring: float  # predictors, or keys and attention rows computed once more, and matching
+    scoring: float  # predictors, keys and attention rows computed once more, matching, learned fill
 
     @property
     def total(self) -> float:
@@ -130,7 +130,7 @@ def _scoring(backbone: PrunedBackbone, run: list[int]) -> float:
             total += before * _weights(backbone.predictors[stage])
         if backbone.evidence_before(backbone.plan.stages[stage]):
             total += _looking(backbone, stage, before, after)
-    return total
+    return total + run[0] * _weights(backbone.learned_fill)
 
 
 def _looking(backbone: PrunedBackbone, stage: int, before: int, after: int) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 from clearvit.backbones.preprocessing import Size
@@ -16,7 +17,7 @@ from clearvit.prune.config import PruneConfig
 from clearvit.prune.masked import gumbel
 from clearvit.prune.pictures import soft_labels
 from clearvit.prune.pruned import PrunedBackbone
-from clearvit.prune.pupil import Lesson, Pupil, vector_of
+from clearvit.prune.pupil import Lesson, Pupil, taught, vector_of
 from clearvit.training.order import generator
 
 
@@ -62,9 +63,9 @@ class Lessons:
     def groups(self) -> list[dict[str, Any]]:
         """Give predictors the full rate, a backbone a small share of it and a late beginning."""
         rate = self.config.lr
-        found = _by_decay(self.pupil.predictors, rate, self.config.decay, "predictors")
+        found = by_decay(self.pupil.predictors, rate, self.config.decay, "predictors")
         slow = rate * self.config.backbone_lr
-        for group in _by_decay(self.pupil.network, slow, self.config.decay, "backbone"):
+        for group in by_decay(self.pupil.network, slow, self.config.decay, "backbone"):
             found.append({**group, "begin": self.begin})
         return found
 
@@ -102,7 +103,7 @@ class Lessons:
             pixels = self._pixels(numbers)
             tokens = pruned.forward(pixels)
             ours = vector_of(pruned, torch.cat([tokens.prefix, tokens.patches], 1))
-            theirs, patches = self.pupil.taught(pixels)
+            theirs, patches = taught(self.pupil.teacher, pixels)
             row = {
                 "output": F.cosine_similarity(ours.float(), theirs.float()),
                 "map": F.cosine_similarity(tokens.patches.float(), patches.float(), dim=-1).mean(1),
@@ -132,17 +133,20 @@ class Lessons:
         return soft_labels(found, outputs, self.config.smoothing).to(self.device)
 
     def _pixels(self, numbers: Sequence[int]) -> Tensor:
-        teacher, size = self.pupil.teacher, self.taken.size
         images = [read_image(self.taken.pictures[number].source) for number in numbers]
-        stacked = torch.stack([teacher.preprocessing(image, size) for image in images])
-        return stacked.to(self.device, teacher.dtype)
+        stacked = torch.stack([self.prepared(image) for image in images])
+        return stacked.to(self.device, self.pupil.teacher.dtype)
+
+    def prepared(self, image: Image.Image) -> Tensor:
+        """Turn a picture into normalised pixels (3, height, width)."""
+        return self.pupil.teacher.preprocessing(image, self.taken.size)
 
     def _chunks(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
         most = self.config.micro or self.config.batch
         return (numbers[i : i + most] for i in range(0, len(numbers), most))
 
 
-def _by_decay(module: nn.Module, rate: float, decay: float, name: str) -> list[dict[str, Any]]:
+def by_decay(module: nn.Module, rate: float, decay: float, name: str) -> list[dict[str, Any]]:
     """Sort unlocked parameters into those that decay, matrices, and the others."""
     unlocked = [p for p in module.parameters() if p.requires_grad]
     matrices, others = ([p for p in unlocked if (p.ndim > 1) is many] for many in (True, False))

@@ -1,4 +1,4 @@
-"""Labels of pictures, from the folders they lie in."""
+"""Labels of pictures, from the folders they lie in, and parts of pictures."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from clearvit.errors import TrainingError
 from clearvit.images import Picture
 from clearvit.prune.config import Labels
+
+SMALLEST = 0.5  # share of the area of a picture that a part of it has at least
+NARROWEST = 0.75  # how much the shape of a part differs from that of its picture at most
 
 
 def labels_of(
@@ -54,6 +58,20 @@ def soft_labels(numbers: Sequence[int], classes: int, smoothing: float) -> Tenso
     rows = torch.full((len(numbers), classes), smoothing / classes)
     rows[range(len(numbers)), list(numbers)] += 1 - smoothing
     return rows
+
+
+def part_of(picture: Image.Image, chance: torch.Generator) -> Image.Image:
+    """Cut out a part, at least half of the picture, in nearly its shape; mirror every second."""
+    area, shape, x, y, side = torch.rand(5, generator=chance).tolist()
+    area = SMALLEST + (1 - SMALLEST) * area
+    shape = NARROWEST ** (2 * shape - 1)
+    width, height = (min(1.0, (area * s) ** 0.5) for s in (shape, 1 / shape))
+    left, top = x * (1 - width), y * (1 - height)
+    box = (left, top, left + width, top + height)
+    sides = (picture.width, picture.height, picture.width, picture.height)
+    x0, y0, x1, y1 = (round(share * side) for share, side in zip(box, sides, strict=True))
+    part = picture.crop((x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)))
+    return ImageOps.mirror(part) if side < 0.5 else part
 
 
 def _first(name: str) -> str:

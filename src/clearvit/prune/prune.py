@@ -8,6 +8,7 @@ from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.prune.budgets import Budget, planned
+from clearvit.prune.learned_fill import LearnedFill
 from clearvit.prune.predictor import Predictors
 from clearvit.prune.pruned import PrunedBackbone
 from clearvit.prune.scores import Scorer
@@ -21,7 +22,8 @@ def prune(
     keep: float | Sequence[float] | str = 0.7,
     stages: Sequence[int] | None = None,
     scorer: Scorer | Predictors = "class",
-    fill: Fill = "similar",
+    fill: Fill | LearnedFill = "similar",
+    average: bool | None = None,
     budget: Budget = "fixed",
 ) -> PrunedBackbone:
     """Drop patches before some blocks; the argument stays as it was and shares its weights.
@@ -38,13 +40,18 @@ def prune(
         stages: Blocks before which patches leave, from 1; 3, 6, 9 of 12 by default.
         scorer: "class", "fuse", "merge", "key-norm", "value-norm", "random", or trained
             `Predictors`. Without a class token, "class" takes the mean query of the patches.
-        fill: What a dropped patch shows: "similar", "delta", "last" or "mean".
+        fill: What a dropped patch shows: "similar", "delta", "last", "mean", or a trained
+            `LearnedFill`.
+        average: Whether patches that leave are averaged into the kept ones they are most like;
+            None leaves it to the scorer: "fuse" and "merge" do, the others do not.
         budget: "fixed", the same count for every image, or "adaptive", as many patches as hold the
             share `keep` of the score at each stage.
     """
     dense = backbone.dense if isinstance(backbone, PrunedBackbone) else checked(backbone)
     learned = scorer if isinstance(scorer, Predictors) else None
     named = None if isinstance(scorer, Predictors) else scorer
+    filler = fill if isinstance(fill, LearnedFill) else None
+    shown: Fill = "learned" if isinstance(fill, LearnedFill) else fill
     if scorer in (None, "predictor"):
         raise ModelError(
             "a predictor is learned: pass trained clearvit.prune.predictor.Predictors as scorer, or"
@@ -53,9 +60,15 @@ def prune(
 
     def pruned(share: float | Sequence[float]) -> PrunedBackbone:
         plan = planned(
-            dense.depth, keep=share, stages=stages, scorer=named, fill=fill, budget=budget
+            dense.depth,
+            keep=share,
+            stages=stages,
+            scorer=named,
+            fill=shown,
+            budget=budget,
+            average=average,
         )
-        return PrunedBackbone(dense, plan, learned)
+        return PrunedBackbone(dense, plan, learned, filler)
 
     if not isinstance(keep, str):
         return pruned(keep)

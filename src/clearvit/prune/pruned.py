@@ -19,8 +19,9 @@ from clearvit.backbones.preprocessing import Size
 from clearvit.backbones.tokens import PerBlock, Tokens
 from clearvit.backbones.vit import Embedded, VitBackbone
 from clearvit.errors import ModelError
-from clearvit.prune.budgets import Plan, bucket, needed
+from clearvit.prune.budgets import Plan, bucket, needed, planned
 from clearvit.prune.groups import Group, joined, regrouped, some
+from clearvit.prune.learned_fill import LearnedFill
 from clearvit.prune.predictor import Predictors
 from clearvit.prune.restore import restored
 from clearvit.prune.scores import (
@@ -32,7 +33,7 @@ from clearvit.prune.scores import (
 )
 from clearvit.prune.selection import Choice, best, merged, most_similar, preceding
 from clearvit.prune.speed import Speed
-from clearvit.prune.survivors import Survivors, filled, shortened
+from clearvit.prune.survivors import Survivors, filled, left_behind, shortened
 
 
 class PrunedBackbone(VitBackbone):
@@ -44,13 +45,18 @@ class PrunedBackbone(VitBackbone):
         dense: The backbone it was made of.
         plan: Where, how many and which patches leave.
         predictors: The learned scorers, or None.
+        learned_fill: What dropped patches show, where that was learned; else None.
         speed: What was measured, where `keep` was a speed such as "2x"; else None.
     """
 
     speed: Speed | None = None
 
     def __init__(
-        self, dense: VitBackbone, plan: Plan, predictors: Predictors | None = None
+        self,
+        dense: VitBackbone,
+        plan: Plan,
+        predictors: Predictors | None = None,
+        learned_fill: LearnedFill | None = None,
     ) -> None:
         """Wrap a dense backbone; `prune` checks the plan."""
         self.__dict__.update(dense.__dict__)
@@ -58,11 +64,13 @@ class PrunedBackbone(VitBackbone):
         self.dense = dense
         self.plan = plan
         self.predictors = None if predictors is None else predictors.eval()
+        self.learned_fill = learned_fill
         self.blueprint = None  # a saved copy of the network alone would not be pruned
         _check_predictors(self)
+        _check_fill(self)
         _check_attention(self)
-        if self.predictors is not None:
-            self.predictors.to(dense.device, dense.dtype)
+        for module in self._learned():
+            module.to(dense.device, dense.dtype)
 
     def forward(
         self,
@@ -93,14 +101,16 @@ class PrunedBackbone(VitBackbone):
             here = kinds if index in asked else ()
             groups = [self._stepped(g, index, rope, here) for g in groups]
             if index in wanted:
-                outputs[index] = self._full(groups, grid, norm)
+                last = index == self.depth - 1
+                outputs[index] = self._full(groups, grid, norm, final=last)
             for kind in here:
                 captured[kind][index] = joined(groups, partial(self._restored, kind))
         extra: dict[str, Any] = {
             "layers": PerBlock(outputs, self.depth),
             "kept_stages": PerBlock(masks, self.depth),
         }
-        return replace(self._full(groups, grid, norm), **extra, **per_block(captured, self.depth))
+        final = self._full(groups, grid, norm, final=True)
+        return replace(final, **extra, **per_block(captured, self.depth))
 
     def _everyone(self, x: Tensor) -> Group:
         batch, length, _ = x.shape  # not len(x), which an exported graph would hold as a constant
@@ -190,14 +200,20 @@ class PrunedBackbone(VitBackbone):
             return preceding(kept, scores.shape[1])
         return most_similar(key, kept)
 
-    def _full(self, groups: list[Group], grid: tuple[int, int], norm: bool) -> Tokens:
-        """Tokens on the full grid."""
+    def _full(
+        self, groups: list[Group], grid: tuple[int, int], norm: bool, *, final: bool = False
+    ) -> Tokens:
+        """Tokens on the full grid; a learned fill was learned for the final ones."""
         prefix = len(self.prefix_names)
 
         def whole(group: Group) -> Tensor:
             if group.survivors.complete:
                 return group.x
-            patches = filled(group.x[:, prefix:], group.survivors, self.plan.fill)
+            survivors, kept = group.survivors, group.x[:, prefix:]
+            patches = filled(kept, survivors, self.plan.fill)
+            if final and self.learned_fill is not None:
+                added = self.learned_fill(patches, left_behind(kept, survivors))
+                patches = torch.where(survivors.alone[..., None], patches, added)
             return _behind(group.x[:, :prefix], patches)
 
         mask = joined(groups, lambda g: g.survivors.mask)
@@ -231,13 +247,31 @@ class PrunedBackbone(VitBackbone):
 
     def to(self, device: str | torch.device) -> Self:
         """Move the weights to a device; returns the backbone itself."""
-        if self.predictors is not None:
-            self.predictors.to(device)
+        for module in self._learned():
+            module.to(device)
         return super().to(device)
+
+    def _learned(self) -> list[nn.Module]:
+        return [m for m in (self.predictors, self.learned_fill) if m is not None]
+
+    def keeping(self, keep: float | Sequence[float]) -> PrunedBackbone:
+        """Return the same model, with what it has learned, that keeps other shares of patches."""
+        plan = self.plan
+        other = planned(
+            self.depth,
+            keep=keep,
+            stages=plan.stages,
+            scorer=plan.scorer,
+            fill=plan.fill,
+            budget=plan.budget,
+            average=plan.average,
+        )
+        return PrunedBackbone(self.dense, other, self.predictors, self.learned_fill)
 
     def around(self, network: nn.Module, blueprint: Blueprint | None) -> PrunedBackbone:
         """Return the same pruning around another network, which may have more prefix tokens."""
-        return PrunedBackbone(self.dense.around(network, blueprint), self.plan, self.predictors)
+        dense = self.dense.around(network, blueprint)
+        return PrunedBackbone(dense, self.plan, self.predictors, self.learned_fill)
 
     def save(self, out: str | Path) -> Path:
         """Write the dense model and its pruning to a directory, as `clearvit.save` does."""
@@ -247,7 +281,7 @@ class PrunedBackbone(VitBackbone):
 
     def _settings(self) -> tuple[object, ...]:
         digest = hashlib.sha256()
-        for tensor in () if self.predictors is None else self.predictors.state_dict().values():
+        for tensor in (t for m in self._learned() for t in m.state_dict().values()):
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return (*self.dense._settings(), self.plan, digest.hexdigest())
 
@@ -278,6 +312,20 @@ def _check_predictors(backbone: PrunedBackbone) -> None:
             f"{len(predictors)} predictors of {predictors.width} channels do not fit"
             f" '{backbone.dense.name}' with {backbone.width} channels and {len(stages)} stages"
             f" {list(stages)}; give one predictor for each stage."
+        )
+
+
+def _check_fill(backbone: PrunedBackbone) -> None:
+    learned, fill = backbone.learned_fill, backbone.plan.fill
+    if (learned is not None) != (fill == "learned"):
+        raise ModelError(
+            "fill='learned' needs a trained LearnedFill, which nothing else needs: pass that of a"
+            " trained model, cv.prune(backbone, fill=trained.learned_fill)."
+        )
+    if learned is not None and learned.width != backbone.width:
+        raise ModelError(
+            f"a LearnedFill of {learned.width} channels does not fit '{backbone.dense.name}' with"
+            f" {backbone.width}."
         )
 
 

@@ -85,7 +85,7 @@ class Pupil(nn.Module):
             recompute=self.recompute,
         )
         ours = vector_of(self.backbone, seen.sequence())
-        theirs, patches = self.taught(lesson.pixels)
+        theirs, patches = taught(self.teacher, lesson.pixels)
         parts = self._parts(seen, ours, theirs, patches, lesson.labels)
         weights = vars(self.weights)
         total = torch.stack([weights[name] * part for name, part in parts.items()]).sum()
@@ -106,16 +106,17 @@ class Pupil(nn.Module):
             parts["classes"] = losses.classes(ours, labels)
         return parts
 
-    @torch.no_grad()
-    def taught(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Output (B, D) and patches (B, N, C) of the dense model."""
-        found = self.teacher.forward(pixels)
-        return vector_of(self.teacher, torch.cat([found.prefix, found.patches], 1)), found.patches
-
     def pruned(self) -> PrunedBackbone:
         """Give the model that really drops patches; a locked one shares the teacher's weights."""
         dense = self.backbone if self.unlock else self.teacher
         return PrunedBackbone(dense, self.plan, self.predictors)
+
+
+@torch.no_grad()
+def taught(teacher: VitBackbone, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Output (B, D) and patches (B, N, C) of the dense model."""
+    found = teacher.forward(pixels)
+    return vector_of(teacher, torch.cat([found.prefix, found.patches], 1)), found.patches
 
 
 def vector_of(backbone: VitBackbone, sequence: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from clearvit.backbones.blueprint import load_exactly
 from clearvit.backbones.positions import PositionRule
@@ -14,11 +15,12 @@ from clearvit.backbones.saved import load_saved, save_backbone
 from clearvit.errors import ModelError, StoreError
 from clearvit.files import write_json, written_whole
 from clearvit.prune.budgets import planned
+from clearvit.prune.learned_fill import LearnedFill
 from clearvit.prune.predictor import Predictors
 from clearvit.prune.pruned import PrunedBackbone
 from clearvit.shards.plan import read_json
 
-MARKER, PREDICTORS = "pruned.json", "predictors.safetensors"
+MARKER, PREDICTORS, FILL = "pruned.json", "predictors.safetensors", "fill.safetensors"
 FORMAT = 1
 
 
@@ -28,13 +30,8 @@ def save_pruned(pruned: PrunedBackbone, out: str | Path) -> Path:
     `timm.create_model("local-dir:OUT", pretrained=True)` loads the network without its pruning.
     """
     folder = save_backbone(pruned.dense, out)  # takes the marker of an older model away
-    if pruned.predictors is None:
-        (folder / PREDICTORS).unlink(missing_ok=True)
-    else:
-        state = pruned.predictors.state_dict()
-        plain = {key: t.detach().cpu().contiguous() for key, t in state.items()}
-        with written_whole(folder / PREDICTORS) as temporary:
-            save_file(plain, temporary, metadata={"format": "pt"})
+    _save(pruned.predictors, folder / PREDICTORS)
+    _save(pruned.learned_fill, folder / FILL)
     content = {"format": FORMAT, "learned": pruned.predictors is not None}
     write_json(folder / MARKER, content | dataclasses.asdict(pruned.plan))
     return folder
@@ -57,11 +54,28 @@ def load_pruned(path: str | Path, positions: PositionRule | None = None) -> Prun
         raise ModelError(
             f"'{folder / MARKER}' does not say {error}; save the model again."
         ) from error
-    plan = planned(dense.depth, **options)
+    plan = planned(dense.depth, **options, average=content.get("average"))
     predictors = Predictors(dense.width, len(plan.stages)) if learned else None
-    if predictors is not None:
-        try:
-            load_exactly(predictors, load_file(folder / PREDICTORS), str(folder / PREDICTORS))
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"cannot read '{folder / PREDICTORS}': {error}") from error
-    return PrunedBackbone(dense, plan, predictors)
+    fill = LearnedFill(dense.width) if plan.fill == "learned" else None
+    _load(predictors, folder / PREDICTORS)
+    _load(fill, folder / FILL)
+    return PrunedBackbone(dense, plan, predictors, fill)
+
+
+def _save(module: nn.Module | None, path: Path) -> None:
+    """Write what was learned, or take away what an older model learned."""
+    if module is None:
+        path.unlink(missing_ok=True)
+        return
+    plain = {key: t.detach().cpu().contiguous() for key, t in module.state_dict().items()}
+    with written_whole(path) as temporary:
+        save_file(plain, temporary, metadata={"format": "pt"})
+
+
+def _load(module: nn.Module | None, path: Path) -> None:
+    if module is None:
+        return
+    try:
+        load_exactly(module, load_file(path), str(path))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read '{path}': {error}") from error

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearvit.prune.selection import Choice, averaged, rows
 
-Fill = Literal["similar", "delta", "last", "mean"]
+Fill = Literal["similar", "delta", "last", "mean", "learned"]
 """What a dropped patch shows on the full grid.
 
 - `similar`: the value of the kept patch whose key was most like its own when it was dropped, or of
@@ -18,6 +18,8 @@ Fill = Literal["similar", "delta", "last", "mean"]
 - `delta`: the same plus the difference the two had then.
 - `last`: the value it had when it was dropped; measurably bad, see docs/prune.md.
 - `mean`: the mean of the kept patches.
+- `learned`: what a trained `LearnedFill` makes of `similar` and `last`, also where patches were
+  averaged.
 """
 
 FILLS: tuple[Fill, ...] = get_args(Fill)
@@ -30,7 +32,7 @@ class Survivors:
     places: Tensor  # (B, K) where the patches lie on the grid, ascending
     heirs: Tensor  # (B, N) which of the K stands for each patch of the grid
     sizes: Tensor  # (B, K) how many patches each one holds; 1 unless merged
-    memory: Tensor | None = None  # (B, N, C) what "delta" and "last" remember
+    memory: Tensor | None = None  # (B, N, C) what "delta", "last", "learned" remember
 
     @staticmethod
     def everyone(batch: int, count: int, device: torch.device) -> Survivors:
@@ -47,6 +49,11 @@ class Survivors:
     def mask(self) -> Tensor:
         """Which patches are still there, (B, N) bool."""
         return torch.zeros_like(self.heirs).scatter(1, self.places, 1).bool()
+
+    @property
+    def alone(self) -> Tensor:
+        """Which patches are still there and hold nobody else, (B, N) bool."""
+        return self.mask & (self.sizes.gather(1, self.heirs) == 1)
 
 
 def shortened(
@@ -71,15 +78,24 @@ def shortened(
     if fill in ("delta", "last"):
         memory = filled(x, survivors, fill)
         memory = memory - rows(shorter, heirs) if fill == "delta" else memory
+    if fill == "learned":
+        memory = left_behind(x, survivors)
     return shorter, Survivors(places, heirs, sizes, memory)
 
 
+def left_behind(x: Tensor, survivors: Survivors) -> Tensor:
+    """Each patch as it was when it was last on its own, (B, K, C) -> (B, N, C)."""
+    if survivors.memory is None:
+        return x
+    return torch.where(survivors.alone[..., None], rows(x, survivors.heirs), survivors.memory)
+
+
 def filled(x: Tensor, survivors: Survivors, fill: Fill) -> Tensor:
-    """Bring patches (B, K, C) back to the full grid, (B, N, C)."""
+    """Bring patches (B, K, C) back to the full grid, (B, N, C); "learned" shows the heirs."""
     if survivors.complete:
         return x
     spread = rows(x, survivors.heirs)
-    if fill == "similar":
+    if fill in ("similar", "learned"):
         return spread
     if fill == "delta":
         assert survivors.memory is not None

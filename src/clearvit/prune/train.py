@@ -31,6 +31,7 @@ from clearvit.prune.prune import checked, prune
 from clearvit.prune.pruned import PrunedBackbone
 from clearvit.prune.pupil import Pupil
 from clearvit.prune.saved import load_pruned, save_pruned
+from clearvit.prune.settle import settled
 from clearvit.shards.plan import listing_of, read_json
 from clearvit.training.loop import FitConfig, accelerator_for, check_share, fit
 from clearvit.training.order import Order
@@ -38,10 +39,10 @@ from clearvit.training.pictures import check_enough, readable, split
 from clearvit.training.run import claim
 from clearvit.training.state import State
 
-TRAINING, RUN = "training", "run"  # directories inside the output
+TRAINING, RUN, SETTLING = "training", "run", "settling"  # directories, one in the other
 RESULT = "training.json"
 BEGINNING = 5 / 30  # share of the epochs that warm up, with the backbone locked
-FORESEE = 4  # epochs, where nothing else is asked for
+FORESEE, SETTLE = 4, 4  # epochs, where nothing else is asked for
 END = 0.05  # share of the learning rate that is left at the end
 WITHOUT_EFFECT = ("overwrite", "recompute", "objective", "labels")  # on the result; or resolved
 
@@ -57,6 +58,7 @@ class Aims:
     labels: Sequence[int] | None
     unlock: bool
     foresee: int  # epochs
+    settle: int  # epochs
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,13 @@ def _job(
     """Check all that can be checked before the work."""
     dense = backbone.dense if isinstance(backbone, PrunedBackbone) else checked(backbone)
     plan = planned(
-        dense.depth, keep=keep, stages=stages, scorer=None, fill=config.fill, budget="fixed"
+        dense.depth,
+        keep=keep,
+        stages=stages,
+        scorer=None,
+        fill=config.fill,
+        budget="fixed",
+        average=config.average,
     )
     _check(dense, plan, config)
     tell = None if report is None else functools.partial(report, "check")
@@ -141,15 +149,24 @@ def _done(job: Job, folder: Path, report: Report | None) -> PrunedBackbone:
         return finished
     lessons = _lessons(job, accelerator.device)
     before, state = _trained(lessons, folder / TRAINING / RUN, accelerator, report)
-    pupil = lessons.pupil
+    pupil, plan, fill, later = lessons.pupil, job.plan, None, None
+    if job.aims.settle:
+        settling, later = settled(
+            lessons,
+            folder / TRAINING / RUN / SETTLING,
+            accelerator,
+            report,
+            epochs=job.aims.settle,
+            average=job.config.average is not False,
+        )
+        plan, fill = settling.pruned.plan, settling.fill
     if job.aims.unlock:
         pupil.network.requires_grad_(True)
-    pruned = PrunedBackbone(
-        pupil.backbone if job.aims.unlock else job.dense, job.plan, pupil.predictors
-    )
+    dense = pupil.backbone if job.aims.unlock else job.dense
+    pruned = PrunedBackbone(dense, plan, pupil.predictors, fill)
     if accelerator.is_main_process and job.dense.blueprint is not None:
         save_pruned(pruned, folder)
-        write_json(folder / RESULT, _result(decided, before, state, job.skipped))
+        write_json(folder / RESULT, _result(decided, before, state, later, job.skipped))
     accelerator.wait_for_everyone()
     return pruned
 
@@ -222,7 +239,8 @@ def _aims(
     labels = labels_of(images, pictures, config.labels, classes=outputs if logits else 0)
     unlock = labels is not None if config.unlock is None else config.unlock
     foresee = FORESEE * (labels is None) if config.foresee is None else config.foresee
-    return Aims(logits, labels, unlock, foresee)
+    settle = SETTLE * (unlock and labels is None) if config.settle is None else config.settle
+    return Aims(logits, labels, unlock, foresee, settle)
 
 
 def _check(dense: VitBackbone, plan: Plan, config: PruneConfig) -> None:
@@ -243,8 +261,10 @@ def _check(dense: VitBackbone, plan: Plan, config: PruneConfig) -> None:
     for name in ("epochs", "batch"):
         if getattr(config, name) < 1:
             raise TrainingError(f"{name} is {getattr(config, name)}; give at least 1.")
-    if config.foresee is not None and config.foresee < 0:
-        raise TrainingError(f"foresee is {config.foresee}; give a number of epochs, 0 for none.")
+    for name in ("foresee", "settle"):
+        count = getattr(config, name)
+        if count is not None and count < 0:
+            raise TrainingError(f"{name} is {count}; give a number of epochs, 0 for none.")
     if not config.lr > 0:
         raise TrainingError(f"lr is {config.lr}; give a positive number.")
     if not 0 < config.validation < 1:
@@ -270,6 +290,7 @@ def _decided(job: Job) -> dict[str, Any]:
         "labelled": job.aims.labels is not None,
         "unlock": job.aims.unlock,
         "foresee": job.aims.foresee,
+        "settle": job.aims.settle,
     }
     plain: dict[str, Any] = json.loads(json.dumps(content))
     return plain
@@ -297,19 +318,25 @@ def _restored(
     if decided["unlock"]:
         network = saved.network.to(dense.device, dense.dtype)
         dense = dense.around(network, saved.dense.blueprint)
-    return PrunedBackbone(dense, saved.plan, saved.predictors)
+    return PrunedBackbone(dense, saved.plan, saved.predictors, saved.learned_fill)
 
 
 def _result(
-    decided: Mapping[str, Any], before: dict[str, float], state: State, skipped: Sequence[Skipped]
+    decided: Mapping[str, Any],
+    before: dict[str, float],
+    state: State,
+    settling: State | None,
+    skipped: Sequence[Skipped],
 ) -> dict[str, Any]:
-    after = next(row for row in state.history if row["epoch"] == state.best_epoch)
+    last = state if settling is None else settling
+    after = next(row for row in last.history if row["epoch"] == last.best_epoch)
     return {
         "plan": dict(decided),
         "before": before,
         "after": after,
-        "best_epoch": state.best_epoch,
+        "best_epoch": last.best_epoch,
         "epochs": state.history,
+        "settling": [] if settling is None else settling.history,
         "skipped": [{"name": bad.name, "reason": bad.reason} for bad in skipped],
     }
 

@@ -1,0 +1,225 @@
+"""Draw the figures of the documentation that show the demo model or a page of results.
+
+    python benchmarks/figures.py [tokens denoise export bench evaluate] [--size 448] [--threads 2]
+
+Photos are those that installed packages bring along; charts are drawn from docs/results/, so a page
+of results comes first. Writes docs/images/NAME.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+import clearvit as cv
+from clearvit.demo.photos import packaged_photos
+from clearvit.images import read_image
+from clearvit.report.chart import COLOURS, MARKERS, chart, dress
+from clearvit.report.figure import INK, Panel, draw_panels, save_figure
+from clearvit.report.pca import PCA
+
+DOCS = Path(__file__).parents[1] / "docs"
+SUBJECT = "chelsea"  # a cat with a plain background
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *FIGURES], default=list(FIGURES))
+    parser.add_argument("--size", type=int, default=448)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    for name in options.names:
+        FIGURES[name](DOCS / "images" / f"{name}.png", options.size)
+        print(DOCS / "images" / f"{name}.png", flush=True)
+
+
+def photo() -> Image.Image:
+    return read_image(next(path for path in packaged_photos() if path.stem == SUBJECT))
+
+
+def colours(features: Tensor, grid: tuple[int, int], basis: PCA | None = None) -> np.ndarray:
+    """Patches (N, C) as a picture (H, W, 3)."""
+    basis = basis or PCA.fit(features)
+    return basis.apply(features).reshape(*grid, 3).numpy()
+
+
+def tokens(out: Path, size: int) -> None:
+    """What `backbone.tokens` holds."""
+    picture = photo()
+    backbone = cv.load("demo", size=size)
+    seen = backbone.tokens(picture, layers=[2, 5, 8, 11], norm=False, capture=("key", "attention"))
+    final = backbone.tokens(picture)
+    prefix, grid = seen.prefix.shape[1], seen.grid
+    shape = picture.height / picture.width
+    length = seen.layers[8].patches[0].norm(dim=-1).reshape(grid).numpy()
+    looked = seen.attention[11][0, :, 0, prefix:].mean(0).reshape(grid).numpy()
+    keys = seen.key[11][0, :, prefix:].movedim(0, 1).flatten(1)
+    shown = np.asarray(picture)
+
+    def coloured(title: str, features: Tensor, note: str) -> Panel:
+        return Panel(title, picture=colours(features, grid), note=note, aspect=shape)
+
+    first = [
+        Panel("photo", picture=shown, note=f"{grid[0]} x {grid[1]} patches"),
+        coloured("tokens.patches", final.patches[0], "after the final norm"),
+        Panel("tokens.attention[11]", shown, looked, "of the class token", aspect=shape),
+        coloured("tokens.key[11]", keys, "all heads"),
+    ]
+    second = [
+        coloured(f"tokens.layers[{b}]", seen.layers[b].patches[0], "patches") for b in (2, 5, 8)
+    ]
+    second.append(
+        Panel("norms of layers[8]", None, length, "norm=False", aspect=shape, label="length")
+    )
+    caption = "Colours are the first three principal components of each map on its own."
+    figure = draw_panels([first, second], title="Tokens of one photo, demo model", caption=caption)
+    save_figure(figure, out)
+
+
+def denoise(out: Path, size: int) -> None:
+    """One pass, ten views, all views."""
+    picture = photo()
+    backbone = cv.load("demo", size=size)
+    raw = backbone.tokens(picture)
+    clean = cv.denoise(backbone, picture, views=10)
+    shape, grid = picture.height / picture.width, raw.grid
+    basis = PCA.fit(clean.patches[0])
+    moved = 1 - torch.nn.functional.cosine_similarity(raw.patches[0], clean.patches[0], dim=-1)
+    row = [
+        Panel("photo", picture=np.asarray(picture), note=f"{grid[0]} x {grid[1]} patches"),
+        Panel("one pass", colours(raw.patches[0], grid, basis), note="patches", aspect=shape),
+        Panel("10 views", colours(clean.patches[0], grid, basis), note="patches", aspect=shape),
+        heated("where they differ", moved.reshape(grid), "1 - cosine", shape),
+        heated("disagreement", clean.variance[0].reshape(grid), "variance of views", shape),
+    ]
+    caption = "Colours: three principal components, fitted on the average of ten views."
+    figure = draw_panels([row], title="Average over shifted and mirrored views", caption=caption)
+    save_figure(figure, out)
+
+
+def heated(title: str, values: Tensor, label: str, shape: float) -> Panel:
+    return Panel(title, None, values.numpy(), aspect=shape, label=label)
+
+
+def export(out: Path, size: int) -> None:
+    """The same tokens from torch and from graphs, and what is left between them."""
+    picture = photo()
+    backbone = cv.load("demo", size=size)
+    shape = picture.height / picture.width
+    ours = backbone.tokens(picture)
+    unit = ours.patches.square().mean().sqrt()
+    basis = PCA.fit(ours.patches[0])
+    first = [Panel("torch", colours(ours.patches[0], ours.grid, basis), aspect=shape)]
+    second = [Panel("photo", picture=np.asarray(picture))]
+    settings = {
+        "ONNX Runtime": ("onnx", None),
+        "OpenVINO": ("openvino", None),
+        "ONNX Runtime, int8": ("onnx", "int8"),
+    }
+    for title, (kind, quantise) in settings.items():
+        with tempfile.TemporaryDirectory() as folder:
+            cv.export(backbone, folder, format=kind, quantise=quantise)  # type: ignore[arg-type]
+            theirs = cv.load(f"{kind}:{folder}").tokens(picture)
+        away = ((theirs.patches - ours.patches)[0].abs().amax(-1) / unit).log10()
+        first.append(Panel(title, colours(theirs.patches[0], ours.grid, basis), aspect=shape))
+        second.append(heated("largest difference", away.reshape(ours.grid), "log10", shape))
+    caption = "Differences in units of the root mean square of all tokens; one colour space above."
+    figure = draw_panels([first, second], title=f"Exported graphs, {size} px", caption=caption)
+    save_figure(figure, out)
+
+
+# --- charts of pages --------------------------------------------------------------------------
+
+
+def tables(page: str) -> dict[str, list[list[str]]]:
+    """Tables of a page by the headings above them, as cells without their heads."""
+    found: dict[str, list[list[str]]] = {}
+    heading = ""
+    for line in (DOCS / "results" / page).read_text().splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+        elif line.startswith("|") and not line.startswith("|---"):
+            found.setdefault(heading, []).append([c.strip() for c in line.strip("|").split("|")])
+    return {name: rows[1:] for name, rows in found.items()}
+
+
+def numbers(cell: str) -> list[float]:
+    """Read "1.36 (1.24 to 1.53)" or "47.0 ± 3.2 (39.3 to 49.8)"."""
+    return [float(text) for text in re.findall(r"-?\d+(?:\.\d+)?", cell)]
+
+
+def bench(out: Path, _: int) -> None:
+    """Speed against dense timm."""
+    found = tables("prune.md")
+    figure, places = chart(11, 4.6, 2)
+    settings = (
+        "1 thread, batch 1",
+        "1 thread, batch 8",
+        "2 threads, batch 1",
+        "2 threads, batch 8",
+    )
+    for axes, (title, rows) in zip(places, found.items(), strict=True):
+        rows = [row for row in rows if not row[0].startswith("*")]
+        for number, setting in enumerate(settings):
+            for place, row in enumerate(rows):
+                middle, low, high = numbers(row[2 + number])
+                y = len(rows) - place + 0.3 - 0.2 * number
+                axes.plot([low, high], [y, y], color=COLOURS[number], alpha=0.35, lw=2)
+                label = setting if not place else None
+                mark = MARKERS[number]
+                axes.plot(middle, y, mark, color=COLOURS[number], ms=4.5, label=label)
+        axes.set_yticks([len(rows) - place for place in range(len(rows))], [r[0] for r in rows])
+        axes.axvline(1, color=INK, lw=0.8)
+        dress(axes, title, x="times as fast as dense timm, median and range of rounds")
+    places[1].set_yticklabels([])
+    places[0].legend(frameon=False, fontsize=8, loc="upper right", ncols=2)
+    save_figure(figure, out)
+
+
+def evaluate(out: Path, _: int) -> None:
+    """Mean IoU by the number of labelled images."""
+    found = tables("dense.md")
+    wanted = {
+        title: rows
+        for title, rows in found.items()
+        if title.startswith(("segmentation", "neighbours")) and "of the test" not in title
+    }
+    figure, places = chart(12.5, 3.4, len(wanted))
+    models = list(dict.fromkeys(row[2] for rows in wanted.values() for row in rows))
+    for axes, (title, rows) in zip(places, wanted.items(), strict=True):
+        for number, model in enumerate(models):
+            mine = [row for row in rows if row[2] == model]
+            if not mine:
+                continue
+            x = [int(row[1]) for row in mine]
+            y = [numbers(row[5])[0] for row in mine]
+            colour = COLOURS[number]
+            axes.plot(x, y, MARKERS[number] + "-", color=colour, ms=5, lw=1.4, label=model)
+        axes.set_xscale("log")
+        axes.set_xticks(x, [str(n) for n in x])
+        axes.minorticks_off()
+        dress(axes, title, x="labelled images", y="mIoU of 7 classes, %")
+    places[0].legend(frameon=False, fontsize=9)
+    save_figure(figure, out)
+
+
+FIGURES: dict[str, Callable[[Path, int], None]] = {
+    "tokens": tokens,
+    "denoise": denoise,
+    "export": export,
+    "bench": bench,
+    "evaluate": evaluate,
+}
+
+
+if __name__ == "__main__":
+    main()
