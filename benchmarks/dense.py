@@ -83,6 +83,9 @@ def main() -> None:
     jobs = planned(options)
     waiting = [job for job in jobs if not path_of(job, options, models).exists()]
     print(f"{len(jobs)} rows, {len(jobs) - len(waiting)} done.")
+    if options.page:
+        write_page(jobs, options, models)
+        return
     if waiting:
         estimate(waiting, options, models)
     if options.plan:
@@ -116,6 +119,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--denoised-limit", type=int)
     parser.add_argument("--photos", type=int, default=60, help="to find neurons on")
     parser.add_argument("--plan", action="store_true", help="only say what is left")
+    parser.add_argument("--page", action="store_true", help="only write the page of finished rows")
     parser.add_argument("--recipes", action="store_true")
     parser.add_argument("--iterations", type=int, default=2000, help="of the stepwise probe")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

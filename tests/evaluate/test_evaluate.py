@@ -8,7 +8,7 @@ from clearvit.backbones.load import load
 from clearvit.errors import ImageError, ModelError
 from clearvit.evaluate.config import EvaluateConfig
 from clearvit.evaluate.evaluate import evaluate
-from clearvit.evaluate.table import Result, as_row
+from clearvit.evaluate.table import Result, as_row, found_by
 from tests.conftest import tiny_network
 from tests.dense.made_data import class_folder, colour_image, depth_folder, save, voc_masks
 
@@ -106,15 +106,35 @@ def test_correspondence(tiny, tmp_path):
 def test_means_spreads_and_intervals():
     rows = [np.array([[1.0, 1.0], [3.0, 1.0]]), np.array([[2.0, 1.0], [4.0, 1.0]])]
     result = Result("s", 5, rows, lambda sums: {"m": sums[..., 0] / sums[..., 1]})
-    found = as_row("a", result, resamples=400, seed=0)["m"]
-    assert found.mean == 2.5 and found.spread == pytest.approx(np.sqrt(0.5))
-    assert (found.low, found.high) == (1.5, 3.5)
+    found = found_by(result, resamples=400, seed=0)
+    measure = as_row("a", result, found)["m"]
+    assert measure.mean == 2.5 and measure.spread == pytest.approx(np.sqrt(0.5))
+    assert (measure.low, measure.high) == (1.5, 3.5) and measure.difference is None
+
+
+def test_differences_are_those_of_the_same_images_and_draws():
+    chance = np.random.default_rng(0)
+    levels = chance.normal(50, 20, (30, 1))  # images differ much, models by about 2 in each
+    raw = [np.hstack([levels + draw, np.ones((30, 1))]) for draw in (0.0, 5.0)]
+    better = [rows + np.hstack([chance.normal(2, 1, (30, 1)), np.zeros((30, 1))]) for rows in raw]
+    results = [Result("s", 5, rows, lambda sums: {"m": sums[..., 0] / sums[..., 1]})
+               for rows in (raw, better)]  # fmt: skip
+    first, second = (found_by(result, resamples=400, seed=0) for result in results)
+    measure = as_row("b", results[1], second, first)["m"]
+    apart = measure.difference
+    assert apart.mean == pytest.approx(measure.mean - as_row("a", results[0], first)["m"].mean)
+    assert 1 < apart.low < apart.mean < apart.high < 3
+    assert measure.high - measure.low > 5 * (apart.high - apart.low)
 
 
 def test_models_of_one_name_are_told_apart(tiny, tmp_path):
     save(tmp_path / "a.png", colour_image(0)[0])
     table = evaluate([tiny, tiny], task="correspondence", data=tmp_path, config=FEW)
     assert table.rows[0].model != table.rows[1].model
+    apart = table.to_json()["rows"][1]["values"]["PCK@0.1"]["difference"]
+    assert apart == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert table.to_json()["rows"][0]["values"]["PCK@0.1"]["difference"] is None
+    assert "+0." in table.text().splitlines()[2]
 
 
 @pytest.mark.parametrize(

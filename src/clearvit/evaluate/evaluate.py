@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,7 +21,7 @@ from clearvit.evaluate.explanation import explain_numbers
 from clearvit.evaluate.explanation_photos import read_photos
 from clearvit.evaluate.retrieval import collection_facts, retrieve
 from clearvit.evaluate.retrieval_layouts import read_collection
-from clearvit.evaluate.table import Result, Row, Table, as_row
+from clearvit.evaluate.table import Found, Result, Row, Table, as_row, found_by
 from clearvit.images import find_images
 
 Task = Literal[
@@ -104,9 +104,14 @@ def evaluate(
     if not backbones:
         raise ModelError("there is no backbone to evaluate; give at least one.")
     rows: list[Row] = []
-    for name, one in zip(_names(backbones), backbones, strict=True):
+    first: dict[tuple[str, int, int], Mapping[str, Found]] = {}
+    for number, (name, one) in enumerate(zip(_names(backbones), backbones, strict=True)):
         for result in run(one, progress=progress):
-            rows.append(as_row(name, result, resamples=config.resamples, seed=config.seed))
+            setting = (result.setting, result.labelled, len(result.rows[0]))
+            found = found_by(result, resamples=config.resamples, seed=config.seed)
+            rows.append(as_row(name, result, found, first.get(setting)))
+            if not number:
+                first[setting] = found
     return Table(task, {**_protocol(task, backbones, config), **facts}, tuple(rows))
 
 

@@ -16,6 +16,15 @@ Summary = Callable[[Floats], Mapping[str, Floats]]
 
 
 @dataclass(frozen=True)
+class Difference:
+    """How far a metric is from that of the first model, on the same images and draws."""
+
+    mean: float
+    low: float  # 95 % interval over resampled test images
+    high: float
+
+
+@dataclass(frozen=True)
 class Measure:
     """One metric: its mean over draws, and how sure it is."""
 
@@ -23,6 +32,7 @@ class Measure:
     spread: float | None  # standard deviation over draws of labelled images; None for one draw
     low: float  # 95 % interval over resampled test images
     high: float
+    difference: Difference | None = None  # None for the first model
 
 
 @dataclass(frozen=True)
@@ -60,15 +70,14 @@ class Table:
 
     def to_json(self) -> dict[str, Any]:
         """Give everything as JSON can hold it."""
-        rows = [dataclasses.asdict(row) for row in self.rows]
-        for row in rows:
-            for value in row["values"].values():
-                for key, number in value.items():
-                    value[key] = None if number is None or np.isnan(number) else number
+        rows = [_numbers(dataclasses.asdict(row)) for row in self.rows]
         return {"task": self.task, "protocol": dict(self.protocol), "rows": rows}
 
     def text(self) -> str:
-        """Write the table with aligned columns: mean ± spread over draws [95 % interval]."""
+        """Write the table with aligned columns: mean ± spread over draws [95 % interval].
+
+        Behind it, for models after the first, the difference to the first: +mean [95 % interval].
+        """
         metrics = list(dict.fromkeys(name for row in self.rows for name in row.values))
         lines = [("model", "setting", "labelled", "tested", *metrics)]
         for row in self.rows:
@@ -81,25 +90,70 @@ class Table:
         )
 
 
-def as_row(model: str, result: Result, *, resamples: int, seed: int) -> Row:
-    """Summarise the rows of all draws; draws share the resampled test images."""
+@dataclass(frozen=True)
+class Found:
+    """A metric of one model and setting: of each draw, and of resampled test images."""
+
+    draws: Floats  # (D,)
+    resampled: Floats  # (R,), means over draws
+
+    def __sub__(self, other: Found) -> Found:
+        return Found(self.draws - other.draws, self.resampled - other.resampled)
+
+    def interval(self) -> tuple[float, float]:
+        """95 % of the resampled values lie between these."""
+        if np.isnan(self.resampled).all():
+            return np.nan, np.nan
+        low, high = np.nanquantile(self.resampled, (0.025, 0.975))
+        return float(low), float(high)
+
+
+def found_by(result: Result, *, resamples: int, seed: int) -> dict[str, Found]:
+    """Find every metric; all models and draws share the resampled test images."""
     tested = len(result.rows[0])
     chance = np.random.default_rng(seed)
     weights = chance.multinomial(tested, np.full(tested, 1 / tested), size=resamples)
-    found = [result.summary(rows.sum(0)) for rows in result.rows]
+    once = [result.summary(rows.sum(0)) for rows in result.rows]
     again = [result.summary(weights @ rows) for rows in result.rows]
-    values = {}
-    for name in found[0]:
-        draws = np.array([float(one[name]) for one in found])
-        resampled = np.mean([one[name] for one in again], axis=0)
-        low, high = (
-            np.nanquantile(resampled, (0.025, 0.975))
-            if not np.isnan(resampled).all()
-            else (np.nan, np.nan)
+    return {
+        name: Found(
+            np.array([float(one[name]) for one in once]),
+            np.mean([one[name] for one in again], axis=0),
         )
-        spread = float(draws.std(ddof=1)) if len(draws) > 1 else None
-        values[name] = Measure(float(draws.mean()), spread, float(low), float(high))
+        for name in once[0]
+    }
+
+
+def as_row(
+    model: str, result: Result, found: Mapping[str, Found], first: Mapping[str, Found] | None = None
+) -> Row:
+    """Summarise all draws of one model and setting.
+
+    Args:
+        model: Its name.
+        result: What the task found.
+        found: Its metrics, by `found_by`.
+        first: Those of the first model in the same setting; None for the first itself.
+    """
+    values = {name: _measure(one, (first or {}).get(name)) for name, one in found.items()}
+    tested = len(result.rows[0])
     return Row(model, result.setting, result.labelled, tested, len(result.rows), values)
+
+
+def _measure(found: Found, first: Found | None) -> Measure:
+    spread = float(found.draws.std(ddof=1)) if len(found.draws) > 1 else None
+    difference = None
+    if first is not None and first.draws.shape == found.draws.shape:
+        apart = found - first
+        difference = Difference(float(apart.draws.mean()), *apart.interval())
+    return Measure(float(found.draws.mean()), spread, *found.interval(), difference)
+
+
+def _numbers(content: Any) -> Any:
+    """Replace what is not a number, which JSON cannot hold, by None."""
+    if isinstance(content, dict):
+        return {key: _numbers(value) for key, value in content.items()}
+    return None if isinstance(content, float) and np.isnan(content) else content
 
 
 def _cell(measure: Measure | None) -> str:
@@ -107,6 +161,9 @@ def _cell(measure: Measure | None) -> str:
         return "\N{EN DASH}"
     digits = 3 if abs(measure.high) < 10 else 1
     spread = "" if measure.spread is None else f" ± {measure.spread:.{digits}f}"
-    return (
-        f"{measure.mean:.{digits}f}{spread} [{measure.low:.{digits}f}, {measure.high:.{digits}f}]"
-    )
+    apart = measure.difference
+    behind = ""
+    if apart is not None:
+        behind = f" {apart.mean:+.{digits}f} [{apart.low:+.{digits}f}, {apart.high:+.{digits}f}]"
+    interval = f"[{measure.low:.{digits}f}, {measure.high:.{digits}f}]"
+    return f"{measure.mean:.{digits}f}{spread} {interval}{behind}"
