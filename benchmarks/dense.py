@@ -13,8 +13,9 @@ register neurons on photos/ first.
 Tokens are computed once for each model, size and image, and kept in WORK with every finished row:
 a run that was stopped goes on, and `--plan` says what is left. With `--denoised-limit` the average
 over views is measured on so many test images above the smallest size, from 20 and 60 labelled ones;
-that table has the other models on the same images too. `--recipes` holds the fast probe against the
-stepwise one: mean IoU, and the time of the fit alone on cached tokens.
+that table has the other models on the same images too. Dense neighbours, whose cost grows with the
+fourth power of the size, are then measured on these images only. `--recipes` holds the fast probe
+against the stepwise one: mean IoU, and the time of the fit alone on cached tokens.
 """
 
 from __future__ import annotations
@@ -181,9 +182,9 @@ def planned(options: argparse.Namespace) -> list[Job]:
                 continue
             cut = bool(options.denoised_limit) and size != options.sizes[0] and task in MASKS
             for row in options.rows:
-                if row != "denoised" or not cut:
+                if not cut or (row != "denoised" and task != "neighbours"):
                     jobs.append(Job(row, task, size))
-                if cut and "denoised" in options.rows:
+                if cut:
                     jobs.append(Job(row, task, size, limited=True))
     return sorted(jobs, key=lambda job: job.row == "denoised")
 
@@ -191,7 +192,8 @@ def planned(options: argparse.Namespace) -> list[Job]:
 def config_of(job: Job, options: argparse.Namespace) -> EvaluateConfig:
     limit = options.denoised_limit if job.limited else options.limit
     few = tuple(options.labelled)
-    labelled: tuple[int | None, ...] = few if job.limited else (*few, None)
+    all_too = not job.limited or (job.task == "neighbours" and job.row != "denoised")
+    labelled: tuple[int | None, ...] = (*few, None) if all_too else few
     kept = {"size": job.size, "draws": options.draws, "cache": options.work / "tokens"}
     if job.task in ("segmentation", "neighbours"):
         return EvaluateConfig(labelled=labelled, subset=POPULATED, limit=limit, **kept)

@@ -36,9 +36,9 @@ def test_each_scorer_is_good_at_its_task(demo_backbone, photos, dense):
     classes = {scorer: values[0] for scorer, values in found.items()}
     maps = {scorer: values[1] for scorer, values in found.items()}
     assert classes["class"] > 0.88 and classes["class"] > classes["random"] + 0.02
-    assert classes["fuse"] > classes["random"]
+    assert classes["fuse"] > classes["random"] and classes["fuse"] > classes["merge"]
     assert maps["merge"] > 0.75 and maps["merge"] > maps["random"]
-    assert maps["fuse"] > maps["class"]
+    assert maps["fuse"] > maps["class"] + 0.03
 
 
 def test_the_last_value_is_no_fill(demo_backbone, photos, dense):

@@ -87,3 +87,27 @@ def test_an_average_is_weighted_by_size():
         torch.tensor([[[1.0], [4.0], [9.0]]]), torch.tensor([[2.0, 1, 5]]), choice
     )
     assert means.flatten().tolist() == [2.0, 9.0] and held.tolist() == [[3.0, 5.0]]
+
+
+@given(sequences(smallest=2), st.integers(0, 999))
+@settings(deadline=None, max_examples=40)
+def test_of_scores_only_their_order_counts(sequence, seed):
+    key, count = sequence
+    sizes = torch.ones(key.shape[:2])
+    scores = torch.randn(key.shape[:2], generator=torch.Generator().manual_seed(seed))
+    choice = merged(key, sizes, count, scores)
+    assert_valid(choice, key.shape[1], count)
+    again = merged(key, sizes, count, scores.sigmoid() * 7)
+    assert torch.equal(choice.kept, again.kept) and torch.equal(choice.heirs, again.heirs)
+    plain, level = merged(key, sizes, count), merged(key, sizes, count, torch.ones_like(scores))
+    assert torch.equal(plain.kept, level.kept) and torch.equal(plain.heirs, level.heirs)
+
+
+def test_of_pairs_that_are_equally_alike_the_least_important_leave():
+    half = torch.randn(1, 6, 5)
+    key = half.repeat_interleave(2, dim=1)  # six pairs of twins, one of each half
+    scores = torch.tensor([[5.0, 0, 1, 0, 4, 0, 0, 0, 3, 0, 2, 0]])
+    for count in range(6, 12):
+        kept = set(merged(key, torch.ones(1, 12), count, scores).kept[0].tolist())
+        gone = [place for place in (6, 2, 10, 8, 4, 0) if place not in kept]
+        assert gone == [6, 2, 10, 8, 4, 0][: 12 - count]

@@ -54,9 +54,7 @@ def command(
     ] = None,
     average: Annotated[
         bool | None,
-        typer.Option(
-            "--average/--drop", help="Average patches that leave into those they are most like."
-        ),
+        typer.Option("--average/--drop", help="Average similar patches instead of dropping some."),
     ] = None,
     batch: options.Step = None,
     micro: options.Micro = None,

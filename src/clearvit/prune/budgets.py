@@ -79,8 +79,8 @@ def planned(
         scorer: Which patches stay; None for learned predictors.
         fill: What dropped patches show on the full grid.
         budget: "fixed" or "adaptive".
-        average: Whether those who leave are averaged into those they are most like; None leaves it
-            to the scorer.
+        average: Whether similar patches are averaged instead of dropping some; None leaves it to
+            the scorer.
     """
     _known("scorer", scorer, (None, *SCORERS))
     _known("fill", fill, FILLS)

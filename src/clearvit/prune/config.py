@@ -29,7 +29,7 @@ class PruneConfig:
     unlock: bool | None = None  # let the backbone change too; None: only where there are labels
     foresee: int | None = None  # epochs of foresight before them; None: 4 where no label is known
     settle: int | None = None  # epochs of settling after them; None: 4 if unlocked without labels
-    average: bool | None = None  # into those who stay; None: where it settles
+    average: bool | None = None  # similar patches instead of dropping; None: where it settles
     epochs: int = 30  # at most; the first sixth warms up, with the backbone locked
     batch: int = 16  # pictures per step, over all processes; published with 1024
     micro: int | None = None  # pictures per forward pass; None: a step at once

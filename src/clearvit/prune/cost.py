@@ -147,6 +147,6 @@ def _looking(backbone: PrunedBackbone, stage: int, before: int, after: int) -> f
         total += length * inner
     total += len(kinds) * length * backbone.width * inner
     if plan.compares_keys:
-        pairs = (before + 1) // 2 * (before // 2) if plan.scorer == "merge" else before * after
+        pairs = (before + 1) // 2 * (before // 2) if plan.averages else before * after
         total += pairs * attention.head_dim
     return float(total)

@@ -42,8 +42,8 @@ def prune(
             `Predictors`. Without a class token, "class" takes the mean query of the patches.
         fill: What a dropped patch shows: "similar", "delta", "last", "mean", or a trained
             `LearnedFill`.
-        average: Whether patches that leave are averaged into the kept ones they are most like;
-            None leaves it to the scorer: "fuse" and "merge" do, the others do not.
+        average: Whether similar patches are averaged in pairs, those with low scores first, instead
+            of dropping some; None leaves it to the scorer: "fuse" and "merge" do, others do not.
         budget: "fixed", the same count for every image, or "adaptive", as many patches as hold the
             share `keep` of the score at each stage.
     """

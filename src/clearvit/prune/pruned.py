@@ -192,9 +192,9 @@ class PrunedBackbone(VitBackbone):
     def _choice(
         self, key: Tensor | None, scores: Tensor | None, sizes: Tensor, count: int
     ) -> Choice:
-        if scores is None:
+        if scores is None or self.plan.averages:
             assert key is not None
-            return merged(key, sizes, count)
+            return merged(key, sizes, count, scores)
         kept = best(scores, count)
         if key is None or not self.plan.compares_keys:
             return preceding(kept, scores.shape[1])

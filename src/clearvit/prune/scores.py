@@ -18,7 +18,7 @@ Scorer = Literal["class", "fuse", "merge", "key-norm", "value-norm", "random"]
 """Which patches stay, without training.
 
 - `class`: those the class token attends to; the rest is dropped. Best for the class token.
-- `fuse`: the same patches stay, and each of the rest is averaged into the one most like it.
+- `fuse`: as `merge`, but what the class token attends to is held back. Best for both.
 - `merge`: similar patches are averaged in pairs; none is dropped. Best for dense features.
 - `key-norm`, `value-norm`: those with the longest keys or values.
 - `random`: the same random places in every image; a control.

@@ -43,7 +43,7 @@ class Settling(nn.Module):
 
     Args:
         pupil: After its training; its network goes on learning, if it was unlocked.
-        average: Whether patches that leave are averaged into those they are most like.
+        average: Whether similar patches are averaged, those with low scores first, or dropped.
         seed: Of the first weights of the fill.
     """
 
