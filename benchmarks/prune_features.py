@@ -78,7 +78,8 @@ def rows() -> list[tuple[float, Scorer, Fill]]:
     every: list[tuple[float, Scorer, Fill]] = [
         (keep, scorer, "similar") for keep in KEEPS for scorer in SCORERS
     ]
-    return every + [(0.7, s, fill) for s in ("class", "merge") for fill in FILLS[1:]]
+    others = [fill for fill in FILLS if fill not in ("similar", "learned")]
+    return every + [(0.7, s, fill) for s in ("class", "merge") for fill in others]
 
 
 def cosine(one: Tensor, other: Tensor) -> float:

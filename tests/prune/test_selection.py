@@ -3,7 +3,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearvit.prune.selection import Choice, averaged, best, merged, most_similar, preceding
+from clearvit.prune.selection import (
+    Choice,
+    averaged,
+    best,
+    fused,
+    in_pairs,
+    merged,
+    most_similar,
+    preceding,
+)
 
 
 @st.composite
@@ -111,3 +120,15 @@ def test_of_pairs_that_are_equally_alike_the_least_important_leave():
         kept = set(merged(key, torch.ones(1, 12), count, scores).kept[0].tolist())
         gone = [place for place in (6, 2, 10, 8, 4, 0) if place not in kept]
         assert gone == [6, 2, 10, 8, 4, 0][: 12 - count]
+
+
+@given(sequences(smallest=2), st.integers(0, 999))
+@settings(deadline=None, max_examples=40)
+def test_where_many_leave_the_scores_say_who_stays(sequence, seed):
+    key, count = sequence
+    scores = torch.randn(key.shape[:2], generator=torch.Generator().manual_seed(seed))
+    choice = fused(key, torch.ones(key.shape[:2]), count, scores)
+    assert_valid(choice, key.shape[1], count)
+    assert in_pairs(10, 6) and not in_pairs(10, 5)
+    if not in_pairs(key.shape[1], count):
+        assert torch.equal(choice.kept, best(scores, count))

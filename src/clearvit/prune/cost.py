@@ -16,6 +16,7 @@ from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.prune.pruned import PrunedBackbone
+from clearvit.prune.selection import in_pairs
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ def _looking(backbone: PrunedBackbone, stage: int, before: int, after: int) -> f
         total += length * inner
     total += len(kinds) * length * backbone.width * inner
     if plan.compares_keys:
-        pairs = (before + 1) // 2 * (before // 2) if plan.averages else before * after
+        halves = plan.scorer == "merge" or (plan.averages and in_pairs(before, after))
+        pairs = (before + 1) // 2 * (before // 2) if halves else before * after
         total += pairs * attention.head_dim
     return float(total)

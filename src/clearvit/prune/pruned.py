@@ -31,7 +31,7 @@ from clearvit.prune.scores import (
     mean_attention,
     random_scores,
 )
-from clearvit.prune.selection import Choice, best, merged, most_similar, preceding
+from clearvit.prune.selection import Choice, best, fused, merged, most_similar, preceding
 from clearvit.prune.speed import Speed
 from clearvit.prune.survivors import Survivors, filled, left_behind, shortened
 
@@ -192,9 +192,12 @@ class PrunedBackbone(VitBackbone):
     def _choice(
         self, key: Tensor | None, scores: Tensor | None, sizes: Tensor, count: int
     ) -> Choice:
-        if scores is None or self.plan.averages:
+        if scores is None:
             assert key is not None
-            return merged(key, sizes, count, scores)
+            return merged(key, sizes, count)
+        if self.plan.averages:
+            assert key is not None
+            return fused(key, sizes, count, scores)
         kept = best(scores, count)
         if key is None or not self.plan.compares_keys:
             return preceding(kept, scores.shape[1])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 # How much less alike the pair of the most important patch counts; best of 0.1 to 1 on photos
 WORTH = 0.4
+FEW = 0.42  # share of patches that may leave in pairs; beyond it half of them have no choice left
 
 
 class Choice(NamedTuple):
@@ -64,6 +65,22 @@ def merged(key: Tensor, sizes: Tensor, count: int, scores: Tensor | None = None)
         again = _pairs(smaller, left, max(count, smaller.shape[1] // 2))
         total = Choice(total.kept.gather(1, again.kept), again.heirs.gather(1, total.heirs))
     return total
+
+
+def fused(key: Tensor, sizes: Tensor, count: int, scores: Tensor) -> Choice:
+    """Merge what is alike and matters little until `count` are left; arguments as of `merged`.
+
+    Where few leave, in pairs. Where many do, the scores say who stays, and each of the others joins
+    the one it is most like.
+    """
+    if in_pairs(key.shape[1], count):
+        return merged(key, sizes, count, scores)
+    return most_similar(key, best(scores, count))
+
+
+def in_pairs(before: int, after: int) -> bool:
+    """Whether `fused` merges pairs when it leaves `after` patches of `before`."""
+    return before - after <= FEW * before
 
 
 def averaged(x: Tensor, sizes: Tensor, choice: Choice) -> tuple[Tensor, Tensor]:
