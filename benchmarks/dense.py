@@ -302,7 +302,8 @@ One draw is made of all labelled images. `raw`: the model as it is. `denoised`: 
 over views. `cured`: registers by self-distillation. `test-time`: register neurons, no training.
 VOC: 300 train and 150 val images, animals mostly; the second mean is over background, cat, dog,
 horse, cow, sheep and person. {date}, {machine}. Reproduce:
-`python benchmarks/dense.py --work WORK --cured dir:PATH`
+`python benchmarks/dense.py --work WORK --cured dir:PATH --denoised-limit 50`; rows that are not
+here were not run.
 
 """
 

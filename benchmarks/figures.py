@@ -190,8 +190,7 @@ def evaluate(out: Path, _: int) -> None:
     wanted = {
         title: rows
         for title, rows in tables("dense.md").items()
-        if title.startswith("neighbours")
-        or (title.startswith("segmentation") and "of the test" not in title)
+        if title.startswith(("neighbours", "segmentation")) and len({row[2] for row in rows}) > 1
     }
     figure, places = chart(12.5, 3.2, len(wanted))
     models = list(dict.fromkeys(row[2] for rows in wanted.values() for row in rows))
@@ -209,7 +208,8 @@ def evaluate(out: Path, _: int) -> None:
         axes.set_xticks(counts, [f"{n}\nraw {raw[str(n)]:.1f}" for n in counts])
         axes.minorticks_off()
         axes.set_ylim(-1, 2.5)
-        dress(axes, title.split(" px")[0] + " px", x="labelled images", y="mIoU of 7 minus raw")
+        short = title.replace("segmentation", "linear").replace(" of the test images", " photos")
+        dress(axes, short, x="labelled images", y="mIoU of 7 minus raw")
     places[0].legend(frameon=False, fontsize=9)
     save_figure(figure, out)
 
