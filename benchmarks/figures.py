@@ -192,9 +192,9 @@ def evaluate(out: Path, _: int) -> None:
         for title, rows in tables("dense.md").items()
         if title.startswith(("neighbours", "segmentation")) and len({row[2] for row in rows}) > 1
     }
-    figure, places = chart(12.5, 3.2, len(wanted))
+    figure, places = chart(11, 6, 3, rows=-(-len(wanted) // 3))
     models = list(dict.fromkeys(row[2] for rows in wanted.values() for row in rows))
-    for axes, (title, rows) in zip(places, wanted.items(), strict=True):
+    for axes, (title, rows) in zip(places, wanted.items(), strict=False):
         # column 1: labelled images, 2: model, 5: mean IoU of the populated classes
         raw = {row[1]: numbers(row[5])[0] for row in rows if row[2] == "raw"}
         counts = [int(count) for count in raw]
@@ -210,6 +210,8 @@ def evaluate(out: Path, _: int) -> None:
         axes.set_ylim(-1, 2.5)
         short = title.replace("segmentation", "linear").replace(" of the test images", " photos")
         dress(axes, short, x="labelled images", y="mIoU of 7 minus raw")
+    for empty in places[len(wanted) :]:
+        empty.set_axis_off()
     places[0].legend(frameon=False, fontsize=9)
     save_figure(figure, out)
 

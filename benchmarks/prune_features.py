@@ -1,9 +1,12 @@
 """What does pruning without training cost in features? Scorers and fills on the demo model.
 
     python benchmarks/prune_features.py --images PHOTOS [--size 224] [--photos 16]
+        [--learned dir:PRUNED]
 
 Class token: mean cosine of the pruned to the dense class token. Map: mean cosine over all patches,
-both after the final norm, mean over photos. Scale: two random patches of the same photo.
+both after the final norm, mean over photos. Scale: two random patches of the same photo. A second
+table varies what `fuse` is made of: how much scores weigh against similarity, and whether pairs are
+merged or the scores alone choose; with `--learned` by the predictors of a trained model too.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from torch import Tensor
 
 import clearvit as cv
 from clearvit.images import find_images
-from clearvit.prune import macs
+from clearvit.prune import macs, selection
 from clearvit.prune.prune import prune
+from clearvit.prune.pruned import PrunedBackbone
 from clearvit.prune.scores import SCORERS, Scorer
 from clearvit.prune.survivors import FILLS, Fill
 
@@ -34,6 +38,7 @@ def main() -> None:
     parser.add_argument("--images", type=Path, default=DATA / "voc" / "JPEGImages")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--photos", type=int, default=16)
+    parser.add_argument("--learned", help="dir:PATH of a model with trained predictors")
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
@@ -41,7 +46,7 @@ def main() -> None:
     pictures = find_images(options.images)
     chosen = pictures[:: max(1, len(pictures) // options.photos)][: options.photos]
     pixels = torch.cat(list(backbone.pixels([p.source for p in chosen])))
-    text = table(options, backbone, pixels)
+    text = table(options, backbone, pixels) + merging(options, backbone, pixels)
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(text)
     print(text)
@@ -56,7 +61,8 @@ def table(options: argparse.Namespace, backbone: cv.Backbone, pixels: Tensor) ->
         f"Demo model (DINOv2 ViT-S/14), {options.size} px, {len(pixels)} photos, stages before"
         " blocks 3, 6, 9. Mean cosine to the dense model; dropped patches show what `fill` says."
         f" Two random patches of one photo: {cosine(dense.patches, shuffled):.3f}.",
-        f"`python benchmarks/prune_features.py --size {options.size} --photos {options.photos}`,"
+        f"`python benchmarks/prune_features.py --size {options.size} --photos {options.photos}"
+        f"{' --learned dir:PRUNED' if options.learned else ''}`,"
         f" torch {torch.__version__}, {platform.machine()}.",
         "",
         "| keep | scorer | fill | gain in MACs | class token | map |",
@@ -71,6 +77,35 @@ def table(options: argparse.Namespace, backbone: cv.Backbone, pixels: Tensor) ->
             f" {cosine(tokens.cls, dense.cls):.3f} | {cosine(tokens.patches, dense.patches):.3f} |"
         )
         print(lines[-1], file=sys.stderr, flush=True)
+    return "\n".join(lines) + "\n"
+
+
+def merging(options: argparse.Namespace, backbone: cv.Backbone, pixels: Tensor) -> str:
+    """Vary the two constants of `fuse`, which were chosen so."""
+    dense = backbone.tokens(pixels, batch=8)
+    models = {"class attention": prune(backbone, keep=0.7, scorer="fuse")}
+    if options.learned:
+        learned = cv.load(options.learned, size=options.size)
+        assert isinstance(learned, PrunedBackbone)
+        models["learned"] = learned
+    found, settings = (selection.WORTH, selection.FEW), []
+    settings += [(0.7, worth, 1.0) for worth in (0.0, 0.1, 0.2, 0.4, 0.8)]
+    settings += [(keep, found[0], few) for keep in (0.65, 0.6, 0.55, 0.5) for few in (1.0, 0.0)]
+    lines = ["", "Merging by scores, class token / map:", ""]
+    lines += [f"| keep | weight of scores | who leaves | {' | '.join(models)} |"]
+    lines += ["|---" * (3 + len(models)) + "|"]
+    for keep, worth, few in settings:
+        selection.WORTH, selection.FEW = worth, few
+        cells = []
+        for pruned in models.values():
+            tokens = pruned.keeping(keep).tokens(pixels, batch=8)
+            assert tokens.cls is not None and dense.cls is not None
+            pairs = (tokens.cls, dense.cls), (tokens.patches, dense.patches)
+            cells.append(" / ".join(f"{cosine(*pair):.3f}" for pair in pairs))
+        chosen = "of pairs" if few else "by scores"
+        lines.append(f"| {keep} | {worth} | {chosen} | {' | '.join(cells)} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    selection.WORTH, selection.FEW = found
     return "\n".join(lines) + "\n"
 
 

@@ -81,6 +81,7 @@ def test_errors_name_the_remedy_and_leave_nothing(model, folder, tmp_path, optio
         (("--out", "x"), "trained on images"),
         (("photos",), "Missing option '--out'"),
         (("photos", "--out", "x", "--keep", "half"), "no share"),
+        (("--out", "x", "--scorer", "fuse", "--settle", "2"), "only predictors are trained"),
     ],
 )
 def test_wrong_usage(model, arguments, words):

@@ -4,8 +4,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -19,6 +17,7 @@ from clearvit.backbones.saved import save_backbone
 from clearvit.cure.config import CureConfig
 from clearvit.cure.cure import cure
 from tests.conftest import tiny_network
+from tests.training.launched import run_in_two_processes
 
 CONFIG = CureConfig(
     unlock=("registers", "positions", "patches", "last"),
@@ -98,19 +97,7 @@ def test_kills_at_random_moments_change_no_bit(job, tmp_path, kills):
 @pytest.mark.slow
 def test_two_processes_end_where_one_does(job, tmp_path):
     """Equal global batch: weights differ by the order of summation only."""
-    script = tmp_path / "work.py"
-    script.write_text(
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from tests.cure.test_killed import work\n"
-        "work(Path(sys.argv[1]), Path(sys.argv[2]))\n"
-    )
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    subprocess.run(
-        [*launch, str(script), str(job), str(tmp_path / "two")], check=True, env=environment
-    )
+    run_in_two_processes("tests.cure.test_killed", "work", tmp_path, job, tmp_path / "two")
     work(job, tmp_path / "one")
     one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("one", "two"))
     assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-4

@@ -93,7 +93,7 @@ def test_it_is_saved_loaded_and_told_apart(backbone, tmp_path):
     pruned = prune(backbone, keep=0.5, scorer=predictors, fill=fill, average=True)
     cv.save(pruned, tmp_path)
     again = cv.load(f"dir:{tmp_path}")
-    assert again.plan == pruned.plan and again.plan.averages
+    assert again.plan == pruned.plan and again.plan.average
     assert torch.equal(again.tokens(pixels).patches, pruned.tokens(pixels).patches)
     assert again.fingerprint() == pruned.fingerprint()
     other = prune(backbone, keep=0.5, scorer=predictors, average=True)
@@ -101,7 +101,7 @@ def test_it_is_saved_loaded_and_told_apart(backbone, tmp_path):
     cv.save(other, tmp_path)
     assert cv.load(f"dir:{tmp_path}").learned_fill is None
     more = pruned.keeping(0.8)
-    assert more.plan.keep[0] == 0.8 and more.plan.averages
+    assert more.plan.keep[0] == 0.8 and more.plan.average
     assert more.predictors is predictors and more.learned_fill is fill
     cost, width = macs(pruned, 48), backbone.width
     assert cost.total - macs(other, 48).total == 36 * 3 * width**2

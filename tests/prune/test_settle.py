@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import clearvit as cv
 from clearvit.backbones.load import load
@@ -15,7 +16,8 @@ from clearvit.prune.settle import LastLessons, Settling
 from clearvit.prune.train import RESULT, train_predictors
 from clearvit.training.order import generator
 from tests.conftest import tiny_network
-from tests.prune.test_train import learned, lessons_of, paint, same, weights
+from tests.prune.test_train import interrupt, learned, lessons_of, paint, same, weights
+from tests.training.launched import run_in_two_processes
 
 QUICK = PruneConfig(
     foresee=1, epochs=1, settle=2, unlock=True, batch=4, lr=1e-2, validation=0.2, patience=None
@@ -40,7 +42,7 @@ def test_an_unlocked_model_settles_and_loads_as_it_is(photos, tmp_path):
         backbone, photos, out=tmp_path, config=QUICK, report=lambda *said: phases.append(said[0])
     )
     assert same(weights(backbone), before) and "settle" in phases
-    assert pruned.plan.fill == "learned" and pruned.plan.averages
+    assert pruned.plan.fill == "learned" and pruned.plan.average
     result = json.loads((tmp_path / RESULT).read_text())
     assert [row["epoch"] for row in result["settling"]] == [0, 1, 2]
     assert result["after"] in result["settling"]
@@ -54,7 +56,7 @@ def test_a_locked_model_learns_its_fill_alone(photos):
     backbone = load(tiny_network())
     config = dataclasses.replace(QUICK, unlock=False, average=False)
     pruned = train_predictors(backbone, photos, config=config)
-    assert pruned.network is backbone.network and not pruned.plan.averages
+    assert pruned.network is backbone.network and not pruned.plan.average
     untrained = LastLessons(lessons_of(backbone, photos, config), average=False).settling.fill
     assert not same(filled(pruned), dict(untrained.state_dict()))
 
@@ -70,25 +72,29 @@ def test_unlocking_without_labels_settles_by_default(photos, tmp_path):
 
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_an_interrupted_settling_ends_with_the_same_bits(photos, tmp_path, monkeypatch, stop):
-    whole = train_predictors(load(tiny_network()), photos, out=tmp_path / "whole", config=QUICK)
+    def train(name):
+        return train_predictors(load(tiny_network()), photos, out=tmp_path / name, config=QUICK)
 
-    class Killed(BaseException):
-        pass
-
-    load_batch = LastLessons.batch
-
-    def killed(self, images, step):
-        if step == stop:
-            raise Killed
-        return load_batch(self, images, step)
-
-    monkeypatch.setattr(LastLessons, "batch", killed)
-    with pytest.raises(Killed):
-        train_predictors(load(tiny_network()), photos, out=tmp_path / "cut", config=QUICK)
-    monkeypatch.setattr(LastLessons, "batch", load_batch)
-    resumed = train_predictors(load(tiny_network()), photos, out=tmp_path / "cut", config=QUICK)
+    whole = train("whole")
+    interrupt(monkeypatch, LastLessons, stop, lambda: train("cut"))
+    resumed = train("cut")
     assert same(learned(resumed), learned(whole)) and same(filled(resumed), filled(whole))
     assert same(weights(resumed), weights(whole))
+
+
+def train_in(photos, out):
+    torch.manual_seed(0)
+    train_predictors(load(tiny_network(depth=4)), photos, out=out, config=QUICK)
+
+
+@pytest.mark.slow
+def test_two_processes_end_where_one_does(photos, tmp_path):
+    """Equal global batch: weights differ by the order of summation only."""
+    run_in_two_processes("tests.prune.test_settle", "train_in", tmp_path, photos, tmp_path / "two")
+    train_in(photos, tmp_path / "one")
+    for name in ("model", "predictors", "fill"):
+        one, two = (load_file(tmp_path / n / f"{name}.safetensors") for n in ("one", "two"))
+        assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-4
 
 
 def test_predictors_and_embeddings_stand_still_and_blocks_behind_the_first_stage_learn(photos):

@@ -128,6 +128,24 @@ def lessons_of(backbone, folder, config, **options):
     return Lessons(pupil, taken, config, begin=0, foreseeing=0, device=CPU)
 
 
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+def interrupt(monkeypatch, lessons, stop, train):
+    """Begin a training that is cut off when it loads the pictures of a step."""
+    load_batch = lessons.batch
+
+    def killed(self, images, step):
+        if step == stop:
+            raise Killed
+        return load_batch(self, images, step)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(lessons, "batch", killed)
+        train()
+
+
 @pytest.mark.parametrize(
     ("stop", "unlock", "foresee"),
     [(1, False, 0), (2, True, 0), (3, True, 0), (1, False, 1), (3, True, 1)],
@@ -136,23 +154,13 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     photos, tmp_path, monkeypatch, stop, unlock, foresee
 ):
     config = dataclasses.replace(QUICK, unlock=unlock, foresee=foresee)
-    whole = train_predictors(load(tiny_network()), photos, out=tmp_path / "whole", config=config)
 
-    class Killed(BaseException):
-        pass
+    def train(name):
+        return train_predictors(load(tiny_network()), photos, out=tmp_path / name, config=config)
 
-    load_batch = Lessons.batch
-
-    def killed(self, images, step):
-        if step == stop:
-            raise Killed
-        return load_batch(self, images, step)
-
-    monkeypatch.setattr(Lessons, "batch", killed)
-    with pytest.raises(Killed):
-        train_predictors(load(tiny_network()), photos, out=tmp_path / "cut", config=config)
-    monkeypatch.setattr(Lessons, "batch", load_batch)
-    resumed = train_predictors(load(tiny_network()), photos, out=tmp_path / "cut", config=config)
+    whole = train("whole")
+    interrupt(monkeypatch, Lessons, stop, lambda: train("cut"))
+    resumed = train("cut")
     assert same(learned(resumed), learned(whole))
     assert same(weights(resumed), weights(whole))
     results = [json.loads((tmp_path / n / RESULT).read_text()) for n in ("whole", "cut")]

@@ -115,7 +115,8 @@ def command(
 ) -> None:
     """Measure frozen tokens in a task; several models make one table.
 
-    Cells are the mean ± spread over draws [95 % interval over resampled test images].
+    Cells are the mean ± spread over draws [95 % interval over resampled test images], and behind it
+    the difference to the first model, on the same images.
 
     Example: `clearvit evaluate demo dir:cured/ --task segmentation --data VOC2012/ --labelled 60`
 

@@ -41,7 +41,9 @@ def command(
     scorer: Annotated[
         Scorer, typer.Option(help="'predictor' is trained; the others need no images.")
     ] = "predictor",
-    fill: Annotated[Fill, typer.Option(help="What a dropped patch shows.")] = "similar",
+    fill: Annotated[
+        Fill, typer.Option(help="What a dropped patch shows; learned where it settles.")
+    ] = "similar",
     size: options.Size = None,
     foresee: Annotated[
         int | None,
@@ -100,6 +102,12 @@ def command(
         raise typer.BadParameter(
             f"a training needs shares. Find them with --scorer class --keep {shares} first.",
             param_hint="--keep",
+        )
+    lessons = options.given({"foresee": foresee, "epochs": epochs, "settle": settle, "lr": lr})
+    if scorer != "predictor" and lessons:
+        raise typer.BadParameter(
+            f"only predictors are trained, '{scorer}' is not.",
+            param_hint=f"--{next(iter(lessons))}",
         )
     prepare(threads)
     backbone = load_model(model, positions, device)

@@ -37,7 +37,7 @@ class Plan:
     scorer: Scorer | None  # None: learned predictors
     fill: Fill
     budget: Budget
-    average: bool | None = None  # None: as the scorer does
+    average: bool  # whether similar patches are averaged instead of dropping some
 
     def counts(self, patches: int) -> list[int]:
         """Patches left after each stage of a fixed budget, of `patches` in the grid."""
@@ -48,14 +48,9 @@ class Plan:
         return counts
 
     @property
-    def averages(self) -> bool:
-        """Whether patches that leave are averaged into those that stay."""
-        return self.scorer in AVERAGING if self.average is None else self.average
-
-    @property
     def compares_keys(self) -> bool:
         """Whether a stage looks for the most similar keys."""
-        return self.averages or self.fill in ("similar", "delta", "learned")
+        return self.average or self.fill in ("similar", "delta", "learned")
 
 
 def planned(
@@ -109,7 +104,8 @@ def planned(
             f"keep is {list(checked)}; shares are of the original patches, and dropped ones do not"
             " return, so they must not grow from stage to stage."
         )
-    return Plan(tuple(places), checked, scorer, fill, budget, average)
+    averages = scorer in AVERAGING if average is None else average
+    return Plan(tuple(places), checked, scorer, fill, budget, averages)
 
 
 def needed(scores: Tensor, share: float, step: int) -> Tensor:

@@ -21,9 +21,7 @@ class PruneConfig:
     """How to train predictors; the defaults are DynamicViT's, the batch that of a small machine."""
 
     size: int | Size | None = None  # pixels; None is the backbone's own size
-    fill: Fill = (
-        "similar"  # what a dropped patch of the result shows on the full grid, if not settled
-    )
+    fill: Fill = "similar"  # what a dropped patch shows on the full grid; learned where it settles
     objective: Objective = "auto"  # "logits" of a classifier, or "tokens" (for CLIP's projection)
     labels: Labels = "auto"  # "folders": one for each class of the head, in the order of names
     unlock: bool | None = None  # let the backbone change too; None: only where there are labels
@@ -44,6 +42,6 @@ class PruneConfig:
     validation: float = 0.1  # share of the pictures held out
     patience: int | None = 5  # epochs without progress on them before stopping
     precision: Precision = "auto"  # bf16 where the hardware has it
-    recompute: bool = False  # forget activations and compute them again: less memory, more time
+    recompute: bool = False  # in DynamicViT's epochs: compute activations again, to save memory
     seed: int = 0
     overwrite: bool = False  # throw away the training that another run left in `out`

@@ -148,7 +148,7 @@ def _looking(backbone: PrunedBackbone, stage: int, before: int, after: int) -> f
         total += length * inner
     total += len(kinds) * length * backbone.width * inner
     if plan.compares_keys:
-        halves = plan.scorer == "merge" or (plan.averages and in_pairs(before, after))
+        halves = plan.scorer == "merge" or (plan.average and in_pairs(before, after))
         pairs = (before + 1) // 2 * (before // 2) if halves else before * after
         total += pairs * attention.head_dim
     return float(total)

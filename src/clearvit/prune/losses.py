@@ -70,7 +70,7 @@ def tokens(patches: Tensor, teacher: Tensor, kept: Tensor, *, relative: bool = F
 
 
 def output(vectors: Tensor, teacher: Tensor) -> Tensor:
-    """Relative squared difference of one vector per image, (B, D), mean over images."""
+    """Relative squared difference of vectors (..., D) of images or patches, mean over all."""
     return _squared(vectors, teacher, relative=True).mean()
 
 

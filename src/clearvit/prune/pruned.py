@@ -185,7 +185,7 @@ class PrunedBackbone(VitBackbone):
         key = group.seen["key"][:, :, prefix:].mean(1) if "key" in group.seen else None
         choice = self._choice(key, scores, group.survivors.sizes, count)
         shorter, survivors = shortened(
-            patches, group.survivors, choice, fill=self.plan.fill, average=self.plan.averages
+            patches, group.survivors, choice, fill=self.plan.fill, average=self.plan.average
         )
         return Group(group.images, _behind(group.x[:, :prefix], shorter), survivors)
 
@@ -195,7 +195,7 @@ class PrunedBackbone(VitBackbone):
         if scores is None:
             assert key is not None
             return merged(key, sizes, count)
-        if self.plan.averages:
+        if self.plan.average:
             assert key is not None
             return fused(key, sizes, count, scores)
         kept = best(scores, count)

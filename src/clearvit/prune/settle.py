@@ -67,9 +67,8 @@ class Settling(nn.Module):
         tokens = self.pruned.forward(pixels)
         ours = vector_of(self.pruned, torch.cat([tokens.prefix, tokens.patches], 1))
         theirs, patches = taught(self.teacher, pixels)
-        everyone = torch.ones_like(patches[..., 0], dtype=torch.bool)
         output = (losses.divergence if self.logits else losses.output)(ours, theirs)
-        shown = losses.tokens(tokens.patches, patches, everyone, relative=True)
+        shown = losses.output(tokens.patches, patches)
         return {"loss": output + MAP * shown, "output": output, "map": shown}
 
 
