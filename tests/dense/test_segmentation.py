@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from clearvit.dense.augment import augmented
@@ -12,14 +14,24 @@ from clearvit.dense.layouts import read_masks
 from clearvit.dense.linear import LinearHead, Ridge, fit_logistic, head_of
 from clearvit.dense.patches import patch_labels, patch_means, resized_nearest
 from clearvit.dense.segmentation import (
-    fit_fast,
     labelled_patches,
     measure_sliding,
     measure_whole,
     upsampled,
 )
-from clearvit.dense.sgd import cached_batches, fit_steps, live_batches, new_head, rounds
+from clearvit.dense.sgd import (
+    cached_batches,
+    cell_batches,
+    cross_entropy,
+    fit_fast,
+    fit_steps,
+    live_batches,
+    new_head,
+    rounds,
+)
+from clearvit.dense.splits import VOID
 from clearvit.dense.windows import Sliding, averaged, windows
+from clearvit.errors import ImageError
 from tests.dense.made_data import voc_masks
 
 RED_BLUE = ("background", "aeroplane")
@@ -81,22 +93,11 @@ def test_logistic_regression_agrees_with_scikit_learn():
     linear_model = pytest.importorskip("sklearn.linear_model")
     x = torch.randn(80, 4) * torch.tensor([1.0, 5.0, 0.1, 1.0]) + 2
     labels = (x[:, 0] + x[:, 1] / 5 + torch.randn(80)).gt(2.4).long() + (x[:, 3] > 3).long()
-    head = fit_logistic(x, F.one_hot(labels, 3).float(), penalty=0.05, steps=300)
+    head = fit_logistic(x, labels, 3, penalty=0.05, steps=300)
     standard = ((x - x.mean(0)) / x.std(0, correction=0)).numpy()
     peer = linear_model.LogisticRegression(C=1 / (0.05 * 80), tol=1e-8, max_iter=1000)
     expected = peer.fit(standard, labels).predict_proba(standard)
     assert np.allclose(head(x).softmax(1).numpy(), expected, atol=2e-3)
-
-
-def test_soft_and_weighted_labels_are_repeated_rows():
-    x = torch.randn(20, 3)
-    soft = torch.full((20, 2), 0.5)
-    soft[x[:, 0] > 0] = torch.tensor([0.25, 0.75])
-    twice = torch.cat([x, x])
-    hard = F.one_hot(torch.arange(2).repeat_interleave(20), 2).float()
-    weights = torch.cat([soft[:, 0], soft[:, 1]])
-    one, two = fit_logistic(x, soft), fit_logistic(twice, hard, weights=weights)
-    assert torch.allclose(one.weight, two.weight, atol=1e-3)
 
 
 def test_ridge_from_sums_is_the_plain_solution():
@@ -126,9 +127,8 @@ def test_a_batch_norm_folds_into_the_head():
 
 
 def test_void_patches_are_left_out_and_images_give_equal_numbers(features, splits):
-    tokens, labels, weights = labelled_patches(features[0], splits[0], [0, 1], most=1000)
+    tokens, labels = labelled_patches(features[0], splits[0], [0, 1], most=1000)
     assert len(tokens) == len(labels) == 32 and labels.shape[1] == 21
-    assert weights.min() == pytest.approx(7 / 8)  # one column of eight is void
     assert len(labelled_patches(features[0], splits[0], [0, 1], most=10)[0]) == 10
 
 
@@ -138,13 +138,47 @@ def mean_iou(rows):
 
 
 def test_the_fast_probe_learns_the_colour(features, splits):
-    head = fit_fast(features[0], splits[0], range(6))
-    again = fit_fast(features[0], splits[0], range(6))
+    head = fit_fast(features[0], splits[0], range(6), steps=150)
+    again = fit_fast(features[0], splits[0], range(6), steps=150)
     assert torch.equal(head.weight, again.weight)
     constant = LinearHead(torch.zeros(21, 24), torch.eye(21)[1])
     rows = measure_whole([head, constant], features[1], splits[1])
     assert rows[0].shape == (4, 63)
     assert mean_iou(rows[0]) > 60 > 40 > mean_iou(rows[1])
+
+
+@given(st.integers(0, 99))
+def test_a_cell_is_the_sum_of_its_pixels(seed):
+    chance = torch.Generator().manual_seed(seed)
+    scores = torch.randn(2, 3, 4, 5, generator=chance)
+    pixels = torch.randint(-1, 3, (2, 12, 10), generator=chance)
+    finer = scores.repeat_interleave(3, dim=2).repeat_interleave(2, dim=3)
+    known = F.one_hot(pixels.clamp(min=0), 3) * (pixels >= 0)[..., None]
+    cells = F.avg_pool2d(known.movedim(-1, 1).float(), (3, 2))
+    total, count = cross_entropy(scores, cells)
+    expected, valid = cross_entropy(finer, pixels)
+    assert count.item() * 6 == pytest.approx(valid.item())
+    assert total.item() * 6 == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_cells_tell_what_is_in_a_quarter_of_a_patch(features, splits):
+    tokens, cells = next(
+        cell_batches(features[0], splits[0], [3], seed=0, device=torch.device("cpu"))
+    )
+    (height, width), mask = features[0].grid, splits[0].read(3)
+    assert tokens.shape[-2:] == (height, width) and cells.shape == (8, 21, 2 * height, 2 * width)
+    side = mask.shape[0] // (2 * height)
+    quarter = mask[:side, :side]
+    assert cells[0, :2, 0, 0].tolist() == pytest.approx(
+        [(quarter == kind).mean() for kind in (0, 1)], abs=1e-3
+    )
+    assert (quarter == VOID).any() and cells[0, :, 0, 0].sum() < 1
+
+
+def test_nothing_but_void_is_an_error():
+    batches = itertools.repeat((torch.randn(1, 4, 2, 2), torch.full((1, 4, 4), VOID)))
+    with pytest.raises(ImageError, match="nothing to learn from"):
+        fit_steps(batches, classes=3, steps=2)
 
 
 def test_the_stepwise_probe_learns_the_colour(features, splits):

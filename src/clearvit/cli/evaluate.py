@@ -46,7 +46,9 @@ def command(
     recipe: Annotated[
         str, typer.Option(help="fast (CPU), sgd (cached tokens) or paper (augmented, GPU).")
     ] = "fast",
-    iterations: Annotated[int | None, typer.Option(min=1, help="Of sgd and paper.")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Of probes that take steps.")
+    ] = None,
     inference: Annotated[
         str | None,
         typer.Option(help="whole, or slide for windows, the default of zero-shot segmentation."),

@@ -51,7 +51,7 @@ def knn(
 
 def linear(train: Tensor, labels: Tensor, test: Tensor, *, classes: int, penalty: float) -> Tensor:
     """Predict by logistic regression on standardised features, (V,)."""
-    head = fit_logistic(train, F.one_hot(labels, classes).float(), penalty=penalty)
+    head = fit_logistic(train, labels, classes, penalty=penalty)
     return head(test).argmax(1)
 
 

@@ -33,26 +33,25 @@ def folded(weight: Tensor, bias: Tensor, mean: Tensor, deviation: Tensor) -> Lin
 
 
 def fit_logistic(
-    x: Tensor, y: Tensor, *, weights: Tensor | None = None, penalty: float = 1e-3, steps: int = 100
+    x: Tensor, labels: Tensor, classes: int, *, penalty: float = 1e-3, steps: int = 100
 ) -> LinearHead:
-    """Fit multinomial logistic regression to soft labels.
+    """Fit multinomial logistic regression.
 
     Minimises mean cross-entropy + penalty / 2 * ||W||² for standardised features by L-BFGS from
     zero. The problem is convex: there is no seed and no learning rate.
 
     Args:
         x: Features, (M, C).
-        y: Shares of each class, (M, K), rows summing to 1.
-        weights: How much each row counts, (M,).
+        labels: Class of each row from 0, (M,).
+        classes: Their number K.
         penalty: On the weights; the bias is free.
         steps: Iterations at most.
     """
-    importance = torch.ones(len(x), device=x.device) if weights is None else weights
-    importance = importance / importance.sum()
-    mean, deviation = _standard(x, importance)
+    mean = x.mean(0)
+    deviation = _safe((x - mean).square().mean(0).sqrt())
     standard = (x - mean) / deviation
-    weight = torch.zeros(y.shape[1], x.shape[1], device=x.device, requires_grad=True)
-    bias = torch.zeros(y.shape[1], device=x.device, requires_grad=True)
+    weight = torch.zeros(classes, x.shape[1], device=x.device, requires_grad=True)
+    bias = torch.zeros(classes, device=x.device, requires_grad=True)
     solver = torch.optim.LBFGS(
         [weight, bias],
         max_iter=steps,
@@ -63,8 +62,8 @@ def fit_logistic(
 
     def closure() -> Tensor:
         solver.zero_grad()
-        logs = F.log_softmax(F.linear(standard, weight, bias), dim=1)
-        loss = -(importance * (y * logs).sum(1)).sum() + penalty / 2 * weight.square().sum()
+        loss = F.cross_entropy(F.linear(standard, weight, bias), labels)
+        loss = loss + penalty / 2 * weight.square().sum()
         loss.backward()
         return loss
 
@@ -114,12 +113,6 @@ def head_of(norm: nn.BatchNorm2d, conv: nn.Conv2d) -> LinearHead:
     assert conv.bias is not None
     head = folded(conv.weight[:, :, 0, 0], conv.bias, mean, deviation)
     return LinearHead(head.weight.cpu(), head.bias.cpu())
-
-
-def _standard(x: Tensor, importance: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted mean and deviation of each channel, (C,) both."""
-    mean = importance @ x
-    return mean, _safe((importance @ (x - mean).square()).sqrt())
 
 
 def _safe(deviation: Tensor) -> Tensor:

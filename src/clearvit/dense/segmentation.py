@@ -1,7 +1,7 @@
-"""Segmentation from frozen tokens: linear probes of three kinds, and the measuring of any scorer.
+"""Segmentation from frozen tokens: labelled patches, and the measuring of any scorer.
 
-The head is the one of the linear-probing protocol of DINOv2 (arXiv 2304.07193): a batch norm and
-one linear map of each patch token, upsampled bilinearly.
+As in the linear-probing protocol of DINOv2 (arXiv 2304.07193), scores of patches are upsampled
+bilinearly; `sgd` trains its head.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.preprocessing import Size, fitting
 from clearvit.dense.features import Features
-from clearvit.dense.linear import LinearHead, fit_logistic
 from clearvit.dense.metrics import segmentation_row
 from clearvit.dense.patches import patch_labels
 from clearvit.dense.splits import MaskSplit, read_photo
@@ -34,8 +33,8 @@ Progress = Callable[[int, int], None]
 
 def labelled_patches(
     features: Features, split: MaskSplit, chosen: Sequence[int], *, most: int, seed: int = 0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Collect patches of some images: tokens (M, C), class shares (M, K), weights (M,).
+) -> tuple[Tensor, Tensor]:
+    """Collect patches of some images: tokens (M, C) and shares of the classes (M, K).
 
     Patches without a valid pixel are left out. Beyond `most`, each image gives an equal number.
     """
@@ -47,25 +46,11 @@ def labelled_patches(
         kept = weights.nonzero()[:, 0]
         if len(kept) > quota:
             kept = kept[torch.randperm(len(kept), generator=chance)[:quota].sort().values]
-        parts.append((features.patches([index])[0][kept], shares[kept], weights[kept]))
-    tokens, shares, weights = (torch.cat(part) for part in zip(*parts, strict=True))
+        parts.append((features.patches([index])[0][kept], shares[kept]))
+    tokens, shares = (torch.cat(part) for part in zip(*parts, strict=True))
     if not len(tokens):
         raise ImageError(f"all pixels of '{split.masks[chosen[0]]}' and the other masks are void.")
-    return tokens, shares, weights
-
-
-def fit_fast(
-    features: Features,
-    split: MaskSplit,
-    chosen: Sequence[int],
-    *,
-    patches: int = 250_000,
-    penalty: float = 1e-3,
-    seed: int = 0,
-) -> LinearHead:
-    """Fit the linear probe to cached patches: logistic regression on the shares of the classes."""
-    x, y, weights = labelled_patches(features, split, chosen, most=patches, seed=seed)
-    return fit_logistic(x, y, weights=weights, penalty=penalty)
+    return tokens, shares
 
 
 def upsampled(scores: Tensor, grid: Grid, size: Size) -> Tensor:

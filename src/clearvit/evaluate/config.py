@@ -45,9 +45,9 @@ class EvaluateConfig:
     limit: int | None = None  # test images at most, spread evenly
     subset: tuple[str, ...] = ()  # classes whose mean IoU is told too
     recipe: Recipe = "fast"  # how a probe is fitted
-    iterations: int | None = None  # of "sgd" (2 000) and "paper" (20 000)
-    penalty: float = 1e-3  # on the weights of fast probes, for features of unit variance
-    patches: int = 250_000  # patches a fast probe or a bank of neighbours holds at most
+    iterations: int | None = None  # of "fast" segmentation (1 000), "sgd" (2 000), "paper" (20 000)
+    penalty: float = 1e-3  # on the weights of closed-form probes, for features of unit variance
+    patches: int = 250_000  # that a bank of neighbours holds at most
     inference: Inference | None = None  # one pass or windows; None: windows if zero-shot
     crop: int | None = None  # side of a window in pixels; None is the shorter side of `size`
     stride: int | None = None  # of windows in pixels; None is 341 / 518 of the crop
@@ -93,7 +93,7 @@ class EvaluateConfig:
 
     @property
     def steps(self) -> int:
-        """Iterations of the recipes that iterate."""
+        """Iterations of the recipes "sgd" and "paper"."""
         return self.iterations or (20_000 if self.recipe == "paper" else 2_000)
 
 

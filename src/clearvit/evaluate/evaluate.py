@@ -45,7 +45,7 @@ Run = Callable[..., list[Result]]
 _COMMON = ("size", "limit", "batch", "resamples", "seed", "draws")
 _USED = {
     "segmentation": (
-        *("layout", "train", "test", "labelled", "subset", "recipe", "penalty", "patches"),
+        *("layout", "train", "test", "labelled", "subset", "recipe", "iterations"),
         *("inference", "crop", "stride"),
     ),
     "neighbours": (

@@ -20,12 +20,11 @@ from clearvit.dense.metrics import depth_metrics, segmentation_metrics
 from clearvit.dense.neighbours import Bank
 from clearvit.dense.segmentation import (
     Scorer,
-    fit_fast,
     labelled_patches,
     measure_sliding,
     measure_whole,
 )
-from clearvit.dense.sgd import cached_batches, fit_steps, live_batches
+from clearvit.dense.sgd import cached_batches, fit_fast, fit_steps, live_batches
 from clearvit.dense.splits import DepthSplit, LabelSplit, MaskSplit, Split
 from clearvit.errors import ImageError
 from clearvit.evaluate.config import EvaluateConfig
@@ -141,9 +140,8 @@ def _probe(
         size = backbone.fitting_size(config.size)
         batches = live_batches(backbone, split, chosen, size=size, seed=seed)
     elif config.recipe == "fast":
-        return fit_fast(
-            features, split, chosen, patches=config.patches, penalty=config.penalty, seed=seed
-        )
+        steps, device = config.iterations, backbone.device
+        return fit_fast(features, split, chosen, steps=steps, seed=seed, device=device)
     else:
         batches = cached_batches(features, split, chosen, seed=seed, device=backbone.device)
     return fit_steps(batches, classes=len(split.classes), steps=config.steps, seed=seed)
@@ -158,7 +156,7 @@ def _bank(
 ) -> Scorer:
     _, seed, chosen = draw
     assert features is not None
-    tokens, labels, _ = labelled_patches(features, split, chosen, most=config.patches, seed=seed)
+    tokens, labels = labelled_patches(features, split, chosen, most=config.patches, seed=seed)
     k, temperature = config.neighbours or 30, config.temperature or 0.02
     return Bank.build(tokens, labels, neighbours=k, temperature=temperature)
 
