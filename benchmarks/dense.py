@@ -1,4 +1,4 @@
-"""Tasks on frozen tokens: the raw, the denoised, the cured and the edited model, row by row.
+"""Tasks on frozen tokens: the raw, the denoised, the cured and the edited model, side by side.
 
     python benchmarks/dense.py --work WORK [--cured dir:PATH] [--test-time dir:PATH | new | none]
         [--sizes 224 448] [--views 10] [--denoised-limit N] [--tasks …] [--rows …] [--plan]
@@ -10,12 +10,14 @@ images, mean IoU of all 21 classes and of the seven that are well populated. Cla
 nearest image, and prototypes of four images per class, at the smallest size only. "new" finds
 register neurons on photos/ first.
 
-Tokens are computed once for each model, size and image, and kept in WORK with every finished row:
-a run that was stopped goes on, and `--plan` says what is left. With `--denoised-limit` the average
-over views is measured on so many test images above the smallest size, from 20 and 60 labelled ones;
-that table has the other models on the same images too. Dense neighbours, whose cost grows with the
-fourth power of the size, are then measured on these images only. `--recipes` holds the fast probe
-against the stepwise one: mean IoU, and the time of the fit alone on cached tokens.
+All models of a table see the same images and draws, so their differences to the raw model are
+paired. Tokens are computed once for each model, size and image, and kept in WORK with every
+finished table: a run that was stopped goes on, and `--plan` says what is left. With
+`--denoised-limit` the average over views is measured on so many test images above the smallest
+size, from 20 and 60 labelled ones, and not on depth; its tables have the other models on the same
+images too. Dense neighbours, whose cost grows with the fourth power of the size, are then measured
+on these images only. `--recipes` holds the fast probe against the stepwise one: mean IoU, and the
+time of the fit alone on cached tokens.
 """
 
 from __future__ import annotations
@@ -60,17 +62,13 @@ SHOWN = {
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One row of one table."""
+    """One table."""
 
-    row: str
     task: str
     size: int
-    limited: bool = False  # fewer test images, no probe from all labelled ones
-
-    @property
-    def table(self) -> tuple[int, bool, str]:
-        """Which table it belongs to."""
-        return self.size, self.limited, self.task
+    rows: tuple[str, ...]
+    labelled: tuple[int | None, ...]
+    limit: int | None = None  # test images
 
 
 def main() -> None:
@@ -83,24 +81,28 @@ def main() -> None:
     models = Models(options)
     jobs = planned(options)
     waiting = [job for job in jobs if not path_of(job, options, models).exists()]
-    print(f"{len(jobs)} rows, {len(jobs) - len(waiting)} done.")
-    if options.page:
-        write_page(jobs, options, models)
-        return
-    if waiting:
+    print(f"{len(jobs)} tables, {len(jobs) - len(waiting)} done.")
+    if waiting and not options.page:
         estimate(waiting, options, models)
-    if options.plan:
-        return
-    for job in waiting:
-        start = time.perf_counter()
-        config = config_of(job, options)
-        folder = options.data / FOLDERS[job.task]
-        table = evaluate(models[job.row], task=job.task, data=folder, config=config)  # type: ignore[arg-type]
-        write_json(path_of(job, options, models), table.to_json())
-        print(f"{job.row}, {job.task}, {job.size} px: {time.perf_counter() - start:.0f} s")
-        print(table.text(), flush=True)
+    if not (options.plan or options.page):
+        for job in waiting:
+            run(job, options, models)
+            write_page(jobs, options, models)
+    if not options.plan:
         write_page(jobs, options, models)
-    write_page(jobs, options, models)
+
+
+def run(job: Job, options: argparse.Namespace, models: Models) -> None:
+    start = time.perf_counter()
+    table = evaluate(
+        [models[row] for row in job.rows],
+        task=job.task,  # type: ignore[arg-type]
+        data=options.data / FOLDERS[job.task],
+        config=config_of(job, options),
+    )
+    write_json(path_of(job, options, models), table.to_json())
+    print(f"{job.task}, {job.size} px: {time.perf_counter() - start:.0f} s")
+    print(table.text(), flush=True)
 
 
 def parsed() -> argparse.Namespace:
@@ -174,49 +176,60 @@ class Models:
 
 
 def planned(options: argparse.Namespace) -> list[Job]:
-    """All rows of all tables, cheap ones first."""
+    """All tables, small sizes first."""
     jobs = []
+    rows = tuple(options.rows)
+    fewer = tuple(row for row in rows if row != "denoised")
     for size in options.sizes:
         for task in options.tasks:
-            if task == "classification" and size != options.sizes[0]:
-                continue
-            cut = bool(options.denoised_limit) and size != options.sizes[0] and task in MASKS
-            for row in options.rows:
-                if not cut or (row != "denoised" and task != "neighbours"):
-                    jobs.append(Job(row, task, size))
-                if cut:
-                    jobs.append(Job(row, task, size, limited=True))
-    return sorted(jobs, key=lambda job: job.row == "denoised")
+            few, every = labelled_of(task, options)
+            if size == options.sizes[0] or not options.denoised_limit:
+                jobs.append(Job(task, size, rows, few + every, options.limit))
+            elif task == "neighbours":
+                jobs.append(Job(task, size, rows, few, options.denoised_limit))
+                jobs.append(Job(task, size, fewer, every, options.denoised_limit))
+            elif task in MASKS:
+                jobs.append(Job(task, size, fewer, few + every, options.limit))
+                jobs.append(Job(task, size, rows, few or every, options.denoised_limit))
+            elif task != "classification":
+                jobs.append(Job(task, size, fewer, few + every, options.limit))
+    return jobs
+
+
+Labelled = tuple[int | None, ...]
+
+
+def labelled_of(task: str, options: argparse.Namespace) -> tuple[Labelled, Labelled]:
+    """Numbers of labelled images: few, and all."""
+    if task in ("segmentation", "neighbours"):
+        return tuple(options.labelled), (None,)
+    if task == "depth":
+        return (20,), (None,)
+    return ((4,), ()) if task == "classification" else ((), (None,))
 
 
 def config_of(job: Job, options: argparse.Namespace) -> EvaluateConfig:
-    limit = options.denoised_limit if job.limited else options.limit
-    few = tuple(options.labelled)
-    all_too = not job.limited or (job.task == "neighbours" and job.row != "denoised")
-    labelled: tuple[int | None, ...] = (*few, None) if all_too else few
-    kept = {"size": job.size, "draws": options.draws, "cache": options.work / "tokens"}
+    kept: dict[str, Any] = {"size": job.size, "draws": options.draws, "labelled": job.labelled}
+    kept["cache"] = options.work / "tokens"
     if job.task in ("segmentation", "neighbours"):
-        return EvaluateConfig(labelled=labelled, subset=POPULATED, limit=limit, **kept)
+        return EvaluateConfig(subset=POPULATED, limit=job.limit, **kept)
     if job.task == "classification":  # a folder without splits, which has no limit
-        methods: Any = ("knn", "prototypes")
-        return EvaluateConfig(labelled=(4,), methods=methods, neighbours=1, **kept)
-    if job.task == "depth":
-        return EvaluateConfig(labelled=(20, None), limit=options.limit, **kept)
-    return EvaluateConfig(limit=limit, **kept)
+        return EvaluateConfig(methods=("knn", "prototypes"), neighbours=1, **kept)
+    return EvaluateConfig(limit=job.limit, **kept)
 
 
 def path_of(job: Job, options: argparse.Namespace, models: Models) -> Path:
-    config = config_of(job, options)
-    cut = f"-of-{config.limit}" if config.limit else ""
-    few = "-".join("all" if n is None else str(n) for n in config.labelled)
-    name = f"{job.task}-{job.size}-{job.row}-{models.fingerprint(job.row)}-{few}x{config.draws}"
-    return options.work / "rows" / f"{name}{cut}.json"
+    few = "-".join("all" if n is None else str(n) for n in job.labelled)
+    cut = f"-of-{job.limit}" if job.limit else ""
+    prints = "-".join(models.fingerprint(row) for row in job.rows)
+    name = f"{job.task}-{job.size}-{few}x{options.draws}{cut}-{prints}.json"
+    return options.work / "tables" / name
 
 
 def estimate(jobs: list[Job], options: argparse.Namespace, models: Models) -> None:
     """Time one forward pass per model and size, and say how long the tokens will take at most."""
     total = 0.0
-    for row, size in dict.fromkeys((job.row, job.size) for job in jobs):
+    for row, size in dict.fromkeys((row, job.size) for job in jobs for row in job.rows):
         backbone = models["raw" if row == "denoised" else row]
         pixels = torch.zeros(1, 3, *backbone.fitting_size(size))
         times = []
@@ -226,7 +239,7 @@ def estimate(jobs: list[Job], options: argparse.Namespace, models: Models) -> No
                 backbone.forward(pixels)
             times.append(time.perf_counter() - start)
         views = options.views if row == "denoised" else 1
-        mine = [job for job in jobs if (job.row, job.size) == (row, size)]
+        mine = [job for job in jobs if row in job.rows and job.size == size]
         count = images_of(mine, options)
         total += (seconds := min(times) * views * count)
         print(f"  {row}, {size} px: {count} images x {views} views, {seconds / 60:.1f} min")
@@ -256,54 +269,65 @@ def images_of(jobs: list[Job], options: argparse.Namespace) -> int:
 
 
 def write_page(jobs: list[Job], options: argparse.Namespace, models: Models) -> None:
-    tables: dict[tuple[int, bool, str], list[tuple[str, dict[str, Any]]]] = {}
-    for job in jobs:
+    tables: dict[str, list[str]] = {}
+    for job in sorted(jobs, key=lambda job: (job.size, bool(job.limit), job.task)):
         path = path_of(job, options, models)
         if path.exists():
-            tables.setdefault(job.table, []).append((job.row, json.loads(path.read_text())))
-    parts = [HEAD.format(date=time.strftime("%Y-%m-%d"), machine=platform.machine())]
-    parts[0] += f"{options.views} views. torch {torch.__version__}.\n"
-    for (size, limited, task), rows in sorted(tables.items()):
-        tested = rows[0][1]["rows"][0]["tested"]
-        note = f", {tested} of the test images" if limited else ""
-        parts.append(f"\n## {task}, {size} px{note}\n\n{lines_of(task, rows)}")
+            note = f", {job.limit} of the test images" if job.limit else ""
+            title = f"\n## {job.task}, {job.size} px{note}\n\n{head_of_table(job.task)}"
+            tables.setdefault(title, []).extend(lines_of(job, json.loads(path.read_text())))
+    head = HEAD.format(date=time.strftime("%Y-%m-%d"), machine=platform.machine())
+    head += f"{options.views} views. torch {torch.__version__}.\n"
+    parts = [f"{title}\n" + "\n".join(lines) + "\n" for title, lines in tables.items()]
     with written_whole(options.out or RESULTS / "dense.md") as temporary:
-        temporary.write_text("\n".join(parts))
+        temporary.write_text("\n".join([head, *parts]))
 
 
-def lines_of(task: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
-    metrics = SHOWN[task]
-    lines = [f"| setting | labelled | model | tested | {' | '.join(metrics)} |"]
-    lines.append("|---" * (4 + len(metrics)) + "|")
+def head_of_table(task: str) -> str:
+    columns = ["setting", "labelled", "model", "tested"]
+    for metric in SHOWN[task]:
+        columns += [metric, "minus raw"]
+    return f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
+
+
+def lines_of(job: Job, table: dict[str, Any]) -> list[str]:
+    """Lines of a table, models of one setting together."""
+    names = dict.fromkeys(row["model"] for row in table["rows"])
+    shown = dict(zip(names, job.rows, strict=True))
     ranked: dict[tuple[str, int], list[str]] = {}
-    for name, table in rows:
-        for row in table["rows"]:
-            cells = " | ".join(cell(row["values"].get(metric)) for metric in metrics)
-            where = ranked.setdefault((row["setting"], row["labelled"]), [])
-            where.append(
-                f"| {row['setting']} | {row['labelled']} | {name} | {row['tested']} | {cells} |"
-            )
-    return "\n".join(lines + [line for some in ranked.values() for line in some]) + "\n"
+    for row in table["rows"]:
+        cells = [row["setting"], str(row["labelled"]), shown[row["model"]], str(row["tested"])]
+        for metric in SHOWN[job.task]:
+            cells += pair(row["values"].get(metric))
+        where = ranked.setdefault((row["setting"], row["labelled"]), [])
+        where.append(f"| {' | '.join(cells)} |")
+    return [line for some in ranked.values() for line in some]
 
 
-def cell(value: dict[str, float] | None) -> str:
+def pair(value: dict[str, Any] | None) -> tuple[str, str]:
+    """A metric, and how far it is from that of the raw model."""
     if not value or value["mean"] is None:
-        return "-"
+        return "-", "-"
     digits = 3 if abs(value["high"]) < 10 else 1
-    middle = f"{value['mean']:.{digits}f}"
     spread = "" if value["spread"] is None else f" ± {value['spread']:.{digits}f}"
-    return f"{middle}{spread} ({value['low']:.{digits}f} to {value['high']:.{digits}f})"
+    middle, low, high = (f"{value[key]:.{digits}f}" for key in ("mean", "low", "high"))
+    shown = f"{middle}{spread} ({low} to {high})"
+    apart = value["difference"]
+    if not apart:
+        return shown, "-"
+    mean, low, high = (f"{apart[key]:+.{digits}f}" for key in ("mean", "low", "high"))
+    return shown, f"{mean} ({low} to {high})"
 
 
 HEAD = """# Tasks on frozen tokens
 
 Mean ± standard deviation over draws of labelled images (95 % interval over resampled test images).
-One draw is made of all labelled images. `raw`: the model as it is. `denoised`: each image averaged
-over views. `cured`: registers by self-distillation. `test-time`: register neurons, no training.
+One draw is made of all labelled images. Differences to the raw model are paired: the same images
+and draws. `raw`: the model as it is. `denoised`: each image averaged over views. `cured`: registers
+by self-distillation. `test-time`: register neurons, no training.
 VOC: 300 train and 150 val images, animals mostly; the second mean is over background, cat, dog,
 horse, cow, sheep and person. {date}, {machine}. Reproduce:
-`python benchmarks/dense.py --work WORK --cured dir:PATH --denoised-limit 50`; rows that are not
-here were not run.
+`python benchmarks/dense.py --work WORK --cured dir:PATH --denoised-limit 50`
 
 """
 

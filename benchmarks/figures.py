@@ -190,24 +190,28 @@ def evaluate(out: Path, _: int) -> None:
     wanted = {
         title: rows
         for title, rows in tables("dense.md").items()
-        if title.startswith(("neighbours", "segmentation")) and len({row[2] for row in rows}) > 1
+        if title.startswith(("neighbours", "segmentation"))
     }
     figure, places = chart(11, 6, 3, rows=-(-len(wanted) // 3))
     models = list(dict.fromkeys(row[2] for rows in wanted.values() for row in rows))
     for axes, (title, rows) in zip(places, wanted.items(), strict=False):
-        # column 1: labelled images, 2: model, 5: mean IoU of the populated classes
-        raw = {row[1]: numbers(row[5])[0] for row in rows if row[2] == "raw"}
-        counts = [int(count) for count in raw]
+        # column 1: labelled images, 2: model, 6: mean IoU of the populated classes, 7: minus raw
+        raw = {int(row[1]): numbers(row[6])[0] for row in rows if row[2] == "raw"}
         axes.axhline(0, color=INK, lw=0.8)
         for number, model in enumerate(models[1:]):
-            mine = {row[1]: numbers(row[5])[0] - raw[row[1]] for row in rows if row[2] == model}
-            x, y = [int(count) for count in mine], list(mine.values())
+            mine = {int(row[1]): numbers(row[7]) for row in rows if row[2] == model}
+            if not mine:
+                continue
+            mean, low, high = (np.array(values) for values in zip(*mine.values(), strict=True))
+            x = np.array(list(mine)) * 1.06 ** (number - 1)  # beside each other
+            bars = np.stack([mean - low, high - mean])
             mark, colour = MARKERS[number], COLOURS[number]
-            axes.plot(x, y, mark + "-", color=colour, ms=5, lw=1.4, label=model)
+            style = {"color": colour, "ms": 5, "lw": 1.4, "elinewidth": 1, "label": model}
+            axes.errorbar(x, mean, bars, fmt=mark + "-", **style)
         axes.set_xscale("log")
-        axes.set_xticks(counts, [f"{n}\nraw {raw[str(n)]:.1f}" for n in counts])
+        axes.set_xticks(list(raw), [f"{n}\nraw {value:.1f}" for n, value in raw.items()])
         axes.minorticks_off()
-        axes.set_ylim(-1, 2.5)
+        axes.set_ylim(-3, 5)
         short = title.replace("segmentation", "linear").replace(" of the test images", " photos")
         dress(axes, short, x="labelled images", y="mIoU of 7 minus raw")
     for empty in places[len(wanted) :]:

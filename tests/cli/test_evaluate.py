@@ -10,6 +10,7 @@ from tests.dense.made_data import voc_masks
 def test_the_table_and_the_file(model, tmp_path):  # noqa: F811
     voc = voc_masks(tmp_path / "voc")
     line = ("evaluate", model, "--task", "segmentation", "--data", voc, "--labelled", "2,all")
+    line = (*line, "--iterations", 100)
     out = tmp_path / "result.json"
     done = invoke(*line, "--draws", 2, "--subset", "background,aeroplane", "--json", "--out", out)
     assert done.exit_code == 0, done.output

@@ -12,7 +12,7 @@ from clearvit.evaluate.table import Result, as_row, found_by
 from tests.conftest import tiny_network
 from tests.dense.made_data import class_folder, colour_image, depth_folder, save, voc_masks
 
-FEW = EvaluateConfig(resamples=20)
+FEW = EvaluateConfig(resamples=20, iterations=150)
 
 
 @pytest.fixture(scope="module")

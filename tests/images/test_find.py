@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clearvit.errors import ImageError
-from clearvit.images import Picture, find_images, read_image
+from clearvit.images import Picture, find_images, read_image, spread
 from clearvit.images import walk as walk_module
 from clearvit.images.find import SUFFIXES
 
@@ -237,3 +238,11 @@ def test_wrong_types_name_the_remedy():
 def test_picture_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Picture("a", "a").name = "b"  # type: ignore[misc]
+
+
+@given(st.integers(0, 50), st.integers(0, 60))
+def test_spread_takes_so_many_in_order_and_evenly(total: int, count: int):
+    few = spread(range(total), count)
+    assert len(few) == min(total, count) == len(set(few)) and few == sorted(few)
+    gaps = {later - earlier for earlier, later in itertools.pairwise(few)}
+    assert not gaps or max(gaps) - min(gaps) <= 1

@@ -19,11 +19,10 @@ from clearvit.bench.memory import peak_memory
 from clearvit.bench.table import Bench, Row
 from clearvit.bench.timing import Pass, Spread, ratios, take_turns
 from clearvit.errors import ModelError
+from clearvit.progress import Progress
 from clearvit.prune.cost import macs
 from clearvit.prune.prune import prune
 from clearvit.prune.pruned import PrunedBackbone
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

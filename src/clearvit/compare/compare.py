@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,14 @@ from clearvit.compare.rows import (
     make_row,
     measure_yardstick,
 )
-from clearvit.compare.study import Material, Study, gather, spread, study, study_passes
+from clearvit.compare.study import Material, Study, gather, study, study_passes
 from clearvit.compare.table import percent
 from clearvit.diagnose.diagnosis import Diagnosis
 from clearvit.diagnose.look import observe
 from clearvit.errors import ModelError
-from clearvit.images import Skipped, read_image
+from clearvit.images import Skipped, read_image, spread
+from clearvit.progress import Meter, Progress
 
-Progress = Callable[[int, int], None]
 """Called with the number of forward passes that are done and of all of them."""
 
 
@@ -111,7 +111,7 @@ def compare(
     if not models:
         raise ModelError("there is nothing to compare; give at least one model.")
     material = gather(models[0], images, config)
-    meter = _Meter(progress, _passes(models, material, config))
+    meter = Meter(progress, _passes(models, material, config))
     names = unique([backbone.name for backbone in models])
     studies = [
         study(backbone, name, material, config, meter.advance)
@@ -154,21 +154,6 @@ def _compared(
     )
 
 
-class _Meter:
-    """Count forward passes, whichever part of the comparison makes them."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def advance(self, count: int) -> None:
-        self.done = min(self.done + count, self.total)
-        if self.progress:
-            self.progress(self.done, self.total)
-
-    def finish(self) -> None:
-        self.advance(self.total - self.done)
-
-
 def _passes(models: Sequence[Backbone], material: Material, config: CompareConfig) -> int:
     alone = sum(study_passes(backbone, material, config) for backbone in models)
     views = view_count(_grid(models[0], material), config.reference_views) + FEW
@@ -177,9 +162,7 @@ def _passes(models: Sequence[Backbone], material: Material, config: CompareConfi
     return alone + views * len(material.held) + timed + shown
 
 
-def _average(
-    first: Backbone, material: Material, config: CompareConfig, meter: _Meter
-) -> Reference:
+def _average(first: Backbone, material: Material, config: CompareConfig, meter: Meter) -> Reference:
     return reference(
         first,
         material.held,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,7 @@ from clearvit.diagnose.diagnosis import DiagnoseConfig, Diagnosis, diagnose, pas
 from clearvit.diagnose.equivariance import VIEWS, equivariance
 from clearvit.diagnose.experiments import choose, labels_of
 from clearvit.errors import ImageError
-from clearvit.images import Picture, Skipped, find_images
-
-T = TypeVar("T")
+from clearvit.images import Picture, Skipped, find_images, spread
 
 
 @dataclass(frozen=True)
@@ -119,13 +117,6 @@ def study_passes(backbone: Backbone, material: Material, config: CompareConfig) 
     if isinstance(backbone, VitBackbone):
         alone = passes_needed(count, _diagnosis_config(material.size, config))
     return alone + count + len(material.labelled)
-
-
-def spread(items: Sequence[T], count: int) -> list[T]:
-    """Take at most `count` items, evenly over all of them."""
-    if count >= len(items):
-        return list(items)
-    return [items[i * len(items) // count] for i in range(count)]
 
 
 def _diagnosed(

@@ -8,10 +8,10 @@ Jiang et al., "Vision Transformers Don't Need Trained Registers", NeurIPS 2025.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,11 +22,10 @@ from clearvit.backbones.vit import VitBackbone
 from clearvit.cure.activity import Activity, Walk
 from clearvit.cure.registers import check_can_hold, with_registers
 from clearvit.errors import ModelError
-from clearvit.images import Skipped, find_images
+from clearvit.images import Skipped, find_images, spread
+from clearvit.progress import Meter, Progress
 from clearvit.tails import Tail, find_tail, lasting
 
-T = TypeVar("T")
-Progress = Callable[[int, int], None]
 """Called with the number of images that passed the network and of all, repeats counted."""
 Shares = Mapping[int, float]
 """Block, from 0 -> share of the patches beyond the cutoff of that block."""
@@ -167,9 +166,9 @@ def find_neurons(
     if limit < 1 or (top is not None and top < 1):
         raise ModelError(f"limit is {limit} and top is {top}; both must be at least 1.")
     check_can_hold(backbone)
-    pictures = _spread(find_images(images), limit)
+    pictures = spread(find_images(images), limit)
     ladder = LADDER if top is None else (top,)
-    passes = _Passes(progress, 2 * len(pictures) + len(ladder) * min(CHECKED, len(pictures)))
+    passes = Meter(progress, 2 * len(pictures) + len(ladder) * min(CHECKED, len(pictures)))
     walk = Walk(backbone.fitting_size(size), batch, passes.advance)
     seen = walk.norms(backbone, pictures, range(backbone.depth))
     tails = _high_tails(seen.values, seed)
@@ -178,7 +177,7 @@ def find_neurons(
     crest = _crest(seen.values, tails)
     outliers = tails[crest].flags(seen.values[:, crest])
     ranked = _ranked(walk.activity(backbone, seen.read, outliers, crest), max(ladder))
-    rows = _spread(range(len(seen.read)), CHECKED)
+    rows = spread(range(len(seen.read)), CHECKED)
     shares: dict[int, Shares] = {0: _shares(tails, seen.values[rows][:, list(tails)])}
     for count in sorted({min(count, len(ranked)) for count in ladder}):
         edited = with_neurons(backbone, _by_block(ranked[:count]))
@@ -288,25 +287,3 @@ def _nothing_to_move(backbone: VitBackbone, images: int, size: Size) -> str:
         " pixels, so there is nothing to move to a register. `clearvit diagnose` tells which"
         " artifacts it has, if any; more images or a larger size may show more."
     )
-
-
-def _spread(items: Sequence[T], count: int) -> list[T]:
-    """Take some items, spread evenly over all."""
-    few = min(count, len(items))
-    return [items[i * len(items) // few] for i in range(few)]
-
-
-class _Passes:
-    """Count images through the network, whichever part of the search sends them."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def advance(self, count: int) -> None:
-        self.done = min(self.done + count, self.total)
-        if self.progress:
-            self.progress(self.done, self.total)
-
-    def finish(self) -> None:
-        """Count the steps of the ladder that were not needed as done."""
-        self.advance(self.total - self.done)

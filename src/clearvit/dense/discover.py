@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -21,11 +21,11 @@ from clearvit.dense.tokencut import tokencut
 from clearvit.errors import ImageError, ModelError, closest
 from clearvit.images import Skipped, batches, find_images
 from clearvit.images.find import Source
+from clearvit.progress import Progress
 
 Method = Literal["ours", "lost", "tokencut"]
 METHODS: tuple[Method, ...] = get_args(Method)
 FEATURES = ("token", "query", "key", "value")
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

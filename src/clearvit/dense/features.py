@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,11 +19,10 @@ from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.preprocessing import Size
 from clearvit.backbones.tokens import Tokens
 from clearvit.dense.splits import Split
+from clearvit.progress import Progress
 from clearvit.shards.extract import save_tokens
 from clearvit.shards.plan import TokenConfig, listing_of
 from clearvit.shards.read import TokenStore
-
-Progress = Callable[[int, int], None]
 
 
 def whole_picture(backbone: Backbone) -> Backbone:

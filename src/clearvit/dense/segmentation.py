@@ -22,13 +22,13 @@ from clearvit.dense.patches import patch_labels
 from clearvit.dense.splits import MaskSplit, read_photo
 from clearvit.dense.windows import Sliding, averaged, windows
 from clearvit.errors import ImageError
+from clearvit.progress import Progress
 
 Scorer = Callable[[Tensor], Tensor]
 """Maps patch tokens (N, C) to scores of the classes (N, K)."""
 Decide = Callable[[Tensor], Tensor]
 """Maps scores (K, height, width) at the size of the mask to classes (height, width)."""
 Grid = tuple[int, int]
-Progress = Callable[[int, int], None]
 
 
 def labelled_patches(
@@ -73,16 +73,12 @@ def measure_whole(
     decide: Decide = highest,
 ) -> list[NDArray[np.float64]]:
     """Score every image in one piece; rows of `segmentation_row`, (V, 3 K), for each scorer."""
-    rows: list[list[NDArray[np.float64]]] = [[] for _ in scorers]
-    for index in range(len(split)):
-        mask = split.read(index)
+
+    def answers(index: int, size: Size) -> Iterator[Tensor]:
         tokens = features.patches([index])[0]
-        for mine, scorer in zip(rows, scorers, strict=True):
-            scores = upsampled(scorer(tokens), features.grid, (mask.shape[0], mask.shape[1]))
-            mine.append(_row(decide(scores), mask, split))
-        if progress:
-            progress(index + 1, len(split))
-    return [np.stack(mine) for mine in rows]
+        return (upsampled(scorer(tokens), features.grid, size) for scorer in scorers)
+
+    return _measured(answers, split, decide, progress)
 
 
 def measure_sliding(
@@ -95,17 +91,30 @@ def measure_sliding(
     decide: Decide = highest,
 ) -> list[NDArray[np.float64]]:
     """Score every image by windows at its own aspect ratio; all scorers share the passes."""
-    rows: list[list[NDArray[np.float64]]] = [[] for _ in scorers]
+
+    def answers(index: int, size: Size) -> Iterator[Tensor]:
+        for scores in _slide(scorers, backbone, split, index, sliding):
+            yield F.interpolate(scores[None], size, mode="bilinear", align_corners=False)[0]
+
+    return _measured(answers, split, decide, progress)
+
+
+def _measured(
+    answers: Callable[[int, Size], Iterator[Tensor]],
+    split: MaskSplit,
+    decide: Decide,
+    progress: Progress | None,
+) -> list[NDArray[np.float64]]:
+    """Compare what each scorer answers, (K, height, width) at the size of the mask."""
+    rows = []
     for index in range(len(split)):
         mask = split.read(index)
-        answers = _slide(scorers, backbone, split, index, sliding)
-        for mine, scores in zip(rows, answers, strict=True):
-            size = (mask.shape[0], mask.shape[1])
-            resized = F.interpolate(scores[None], size, mode="bilinear", align_corners=False)[0]
-            mine.append(_row(decide(resized), mask, split))
+        size = (mask.shape[0], mask.shape[1])
+        classes = (decide(scores).cpu().numpy() for scores in answers(index, size))
+        rows.append([segmentation_row(found, mask, len(split.classes)) for found in classes])
         if progress:
             progress(index + 1, len(split))
-    return [np.stack(mine) for mine in rows]
+    return [np.stack(mine) for mine in zip(*rows, strict=True)]
 
 
 def _slide(
@@ -134,7 +143,3 @@ def _slide(
     for scorer in scorers:
         parts = ((p, upsampled(scorer(m), g, crop)) for p, (m, g) in zip(places, maps, strict=True))
         yield averaged(parts, (height, width))
-
-
-def _row(classes: Tensor, mask: NDArray[np.int64], split: MaskSplit) -> NDArray[np.float64]:
-    return segmentation_row(classes.cpu().numpy(), mask, len(split.classes))

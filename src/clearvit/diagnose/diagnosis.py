@@ -18,10 +18,11 @@ from clearvit.diagnose.blocks import QUANTILES, BlockReport, block_report, flagg
 from clearvit.diagnose.equivariance import VIEWS, Equivariance, equivariance
 from clearvit.diagnose.experiments import Experiments, labels_of, run_experiments
 from clearvit.diagnose.gallery import COUNT, Gallery, gallery
-from clearvit.diagnose.observe import Observations, Progress, observe
+from clearvit.diagnose.observe import Observations, observe
 from clearvit.diagnose.verdict import MEANING, Finding, Verdict, judge, next_command
 from clearvit.errors import ImageError, ModelError
-from clearvit.images import Picture, find_images
+from clearvit.images import Picture, find_images, spread
+from clearvit.progress import Meter, Progress
 from clearvit.tails import Tail, find_tail
 
 T = TypeVar("T")
@@ -151,7 +152,7 @@ def diagnose(
     pictures = find_images(images)
     chosen, shifted = _chosen(pictures, config)
     size = vit.fitting_size(config.size)
-    passes = _Passes(progress, passes_needed(len(pictures), config))
+    passes = Meter(progress, passes_needed(len(pictures), config))
     seen = observe(vit, chosen, size=size, batch=config.batch, advance=passes.advance)
     moved = None
     if shifted:
@@ -182,24 +183,12 @@ def passes_needed(images: int, config: DiagnoseConfig) -> int:
     return len(chosen) + VIEWS * len(shifted) + min(COUNT, len(chosen)) + again
 
 
-class _Passes:
-    """Count images through the network, whichever part of the diagnosis sends them."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def advance(self, count: int) -> None:
-        self.done += count
-        if self.progress:
-            self.progress(min(self.done, self.total), self.total)
-
-
 def _experiments(
     backbone: VitBackbone,
     pictures: Sequence[Picture],
     found: Diagnosis,
     config: DiagnoseConfig,
-    passes: _Passes,
+    passes: Meter,
 ) -> Experiments:
     report = found.blocks[found.peak]
     return run_experiments(
@@ -219,15 +208,9 @@ def _chosen(pictures: Sequence[T], config: DiagnoseConfig) -> tuple[list[T], lis
     """Spread the images to look at, and those to shift, evenly over what is given."""
     if config.limit < 1:
         raise ImageError(f"limit is {config.limit}; give at least 1.")
-    chosen = _spread(pictures, QUICK_IMAGES if config.quick else config.limit)
+    chosen = spread(pictures, QUICK_IMAGES if config.quick else config.limit)
     shifted = QUICK_SHIFTED if config.quick else config.shifted
-    return chosen, _spread(chosen, shifted if config.equivariance else 0)
-
-
-def _spread(items: Sequence[T], count: int) -> list[T]:
-    if count >= len(items):
-        return list(items)
-    return [items[i * len(items) // count] for i in range(count)]
+    return chosen, spread(chosen, shifted if config.equivariance else 0)
 
 
 def _checked(backbone: Backbone) -> VitBackbone:

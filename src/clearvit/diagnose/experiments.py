@@ -28,7 +28,7 @@ from clearvit.diagnose.neighbours import (
 )
 from clearvit.diagnose.probes import Probe, Row, class_probe, pixel_probe, position_probe
 from clearvit.errors import ImageError
-from clearvit.images import Picture, Skipped, batches
+from clearvit.images import Picture, Skipped, batches, spread
 
 FULL = 200e6  # bytes of tokens from which on they are kept in half precision
 MOST = 1e9  # bytes of tokens and pixels in all; fewer images are used beyond
@@ -189,20 +189,14 @@ def choose(labels: Sequence[int], limit: int) -> list[int]:
     if len(labels) <= limit:
         return list(range(len(labels)))
     sizes, count = Counter(labels), max(2, limit // PER_CLASS)
-    while sum(sizes[kind] for kind in _spread(sorted(sizes), count)) < limit:
+    while sum(sizes[kind] for kind in spread(sorted(sizes), count)) < limit:
         count += 1
-    kinds = _spread(sorted(sizes), count)
+    kinds = spread(sorted(sizes), count)
     members = [[i for i, label in enumerate(labels) if label == kind] for kind in kinds]
     chosen: list[int] = []
     for left, group in zip(range(len(members), 0, -1), sorted(members, key=len), strict=True):
-        chosen += _spread(group, (limit - len(chosen)) // left)  # small classes leave more room
+        chosen += spread(group, (limit - len(chosen)) // left)  # small classes leave more room
     return sorted(chosen)
-
-
-def _spread(items: list[int], count: int) -> list[int]:
-    if len(items) <= count:
-        return items
-    return [items[i * len(items) // count] for i in range(count)]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from clearvit.diagnose.positional import Placed, PlacedSums
 from clearvit.errors import ImageError
 from clearvit.images import Picture, Skipped, batches
 
-Progress = Callable[[int, int], None]
 """Called with the number of images that are done and of all images."""
 
 

@@ -23,6 +23,7 @@ from clearvit.evaluate.retrieval import collection_facts, retrieve
 from clearvit.evaluate.retrieval_layouts import read_collection
 from clearvit.evaluate.table import Found, Result, Row, Table, as_row, found_by
 from clearvit.images import find_images
+from clearvit.progress import Progress
 
 Task = Literal[
     "segmentation",
@@ -38,7 +39,6 @@ Task = Literal[
     "explanation",
 ]
 TASKS: tuple[Task, ...] = get_args(Task)
-Progress = Callable[[int, int], None]
 Run = Callable[..., list[Result]]
 
 # Options that other tasks use; a protocol names only what its numbers depend on.

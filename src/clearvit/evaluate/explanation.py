@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,7 @@ from clearvit.evaluate.retrieval import settled_weights
 from clearvit.evaluate.retrieval_config import comparison_name
 from clearvit.evaluate.table import Result
 from clearvit.images import read_image
+from clearvit.progress import Progress
 from clearvit.retrieval.describe import (
     Described,
     Recipe,
@@ -34,7 +35,6 @@ from clearvit.retrieval.features import Features, collect_features
 from clearvit.retrieval.matching import Locals, Matching, match
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int], None] | None
 ORDERS = ("strongest", "weakest", "chance")
 
 
@@ -73,7 +73,7 @@ class Study:
 
 
 def explain_numbers(
-    backbone: Backbone, photos: Photos, config: EvaluateConfig, *, progress: Progress = None
+    backbone: Backbone, photos: Photos, config: EvaluateConfig, *, progress: Progress | None = None
 ) -> list[Result]:
     """Measure explanations of photos, one result per way to compare."""
     if len(photos) < 2:

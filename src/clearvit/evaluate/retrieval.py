@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +18,7 @@ from clearvit.evaluate.config import EvaluateConfig
 from clearvit.evaluate.retrieval_collection import Collection
 from clearvit.evaluate.retrieval_config import RetrievalConfig, Weighing, comparison_name
 from clearvit.evaluate.table import Result
+from clearvit.progress import Progress
 from clearvit.retrieval.describe import Settled, make_recipe, settle_marginal
 from clearvit.retrieval.features import Features, collect_features
 from clearvit.retrieval.guard import guard
@@ -25,7 +26,6 @@ from clearvit.retrieval.matching import Locals, Matching, match
 from clearvit.retrieval.metrics import per_query_metrics
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int], None] | None
 SAMPLE = 200  # images that the guard judges a collection by
 BLOCK = 256  # queries compared with the whole gallery at once
 
@@ -44,7 +44,7 @@ def retrieve(
     collection: Collection,
     config: EvaluateConfig,
     *,
-    progress: Progress = None,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Rank by descriptors, and re-rank by every comparison that the options name."""
     options = config.retrieval
@@ -79,7 +79,7 @@ def settled_weights(backbone: Backbone, marginal: Weighing) -> Settled:
 
 
 def collection_features(
-    backbone: Backbone, collection: Collection, config: EvaluateConfig, progress: Progress
+    backbone: Backbone, collection: Collection, config: EvaluateConfig, progress: Progress | None
 ) -> Features:
     """Describe all images of a collection under the marginals that the options name."""
     options = config.retrieval

@@ -30,9 +30,9 @@ from clearvit.errors import ImageError
 from clearvit.evaluate.config import EvaluateConfig
 from clearvit.evaluate.table import Result
 from clearvit.images import find_images
+from clearvit.progress import Progress
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int], None] | None
 Draw = tuple[int | None, int, list[int]]  # labelled as asked, seed, places in the train split
 
 
@@ -70,7 +70,7 @@ def _grouped(
 
 
 def _extract(
-    backbone: Backbone, split: Split, config: EvaluateConfig, progress: Progress
+    backbone: Backbone, split: Split, config: EvaluateConfig, progress: Progress | None
 ) -> AbstractContextManager[Features]:
     return extracted(
         backbone,
@@ -89,7 +89,7 @@ def segment(
     config: EvaluateConfig,
     *,
     neighbours: bool = False,
-    progress: Progress = None,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Segment by a linear probe or by dense neighbours."""
     shown = whole_picture(backbone)
@@ -118,7 +118,7 @@ def _train_features(
     split: MaskSplit,
     config: EvaluateConfig,
     neighbours: bool,
-    progress: Progress,
+    progress: Progress | None,
 ) -> Iterator[Features | None]:
     """Extract what the fit reads; the recipe of the paper runs the network itself."""
     if config.recipe == "paper" and not neighbours:
@@ -175,7 +175,7 @@ def estimate_depth(
     test: DepthSplit,
     config: EvaluateConfig,
     *,
-    progress: Progress = None,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Estimate depth by a linear probe."""
     shown = whole_picture(backbone)
@@ -204,7 +204,7 @@ def classify(
     test: LabelSplit | None,
     config: EvaluateConfig,
     *,
-    progress: Progress = None,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Classify whole images; without a test split, on the images of each class not drawn."""
     with _extract(backbone, train, config, progress) as features:
@@ -260,7 +260,11 @@ def _accuracy(sums: Floats) -> Mapping[str, Floats]:
 
 
 def correspond(
-    backbone: Backbone, folder: str | Path, config: EvaluateConfig, *, progress: Progress = None
+    backbone: Backbone,
+    folder: str | Path,
+    config: EvaluateConfig,
+    *,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Match patches under known warps; draws are draws of the warps."""
     pictures = find_images(folder)

@@ -17,7 +17,7 @@ from clearvit.dense.layouts import read_masks, recognised
 from clearvit.dense.splits import MaskSplit
 from clearvit.evaluate.config import EvaluateConfig
 from clearvit.evaluate.table import Result
-from clearvit.evaluate.tasks import Progress
+from clearvit.progress import Progress
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,11 @@ def masks_to_test(data: Path, config: EvaluateConfig) -> tuple[MaskSplit, dict[s
 
 
 def cluster(
-    backbone: Backbone, split: MaskSplit, config: EvaluateConfig, *, progress: Progress = None
+    backbone: Backbone,
+    split: MaskSplit,
+    config: EvaluateConfig,
+    *,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Cluster the patches of each image; draws are draws of the first centres."""
     return _measured(
@@ -41,7 +45,11 @@ def cluster(
 
 
 def match_classes(
-    backbone: Backbone, split: MaskSplit, config: EvaluateConfig, *, progress: Progress = None
+    backbone: Backbone,
+    split: MaskSplit,
+    config: EvaluateConfig,
+    *,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Match patches between photos that show one class; draws are draws of the pairs."""
     return _measured("nearest patch", measure_pairs, _same, backbone, split, config, progress)
@@ -54,7 +62,7 @@ def _measured(
     backbone: Backbone,
     split: MaskSplit,
     config: EvaluateConfig,
-    progress: Progress,
+    progress: Progress | None,
 ) -> list[Result]:
     options: dict[str, Any] = {"size": config.size, "batch": config.batch, "cache": config.cache}
     with extracted(whole_picture(backbone), split, **options, progress=progress) as features:

@@ -30,7 +30,8 @@ from clearvit.dense.zero_shot import SCALE, WNIDS, benchmark_of
 from clearvit.errors import ModelError, closest
 from clearvit.evaluate.config import EvaluateConfig
 from clearvit.evaluate.table import Result
-from clearvit.evaluate.tasks import Progress, subset_of
+from clearvit.evaluate.tasks import subset_of
+from clearvit.progress import Progress
 
 Words = tuple[tuple[str, ...], ...]
 Floats = NDArray[np.float64]
@@ -67,7 +68,7 @@ def segment_by_words(
     words: Words,
     config: EvaluateConfig,
     *,
-    progress: Progress = None,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Segment with the nearest word of each patch; one result per dense head."""
     named = _with_text(backbone, config)
@@ -95,7 +96,7 @@ def _measured(
     classes: TextClasses,
     layout: str,
     config: EvaluateConfig,
-    progress: Progress,
+    progress: Progress | None,
 ) -> Floats:
     shown = whole_picture(dense)
     decide = partial(classes.labels, scale=SCALE, threshold=_least(layout, config))
@@ -131,7 +132,7 @@ def classify_by_words(
     words: Words,
     config: EvaluateConfig,
     *,
-    progress: Progress = None,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Classify by the word nearest to the embedding of the image."""
     named = _with_text(backbone, config)

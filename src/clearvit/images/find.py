@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from PIL import Image
 
@@ -40,6 +40,15 @@ class Picture:
 
 # Items are checked when they are read, so that callers may pass on what they were given.
 Source: TypeAlias = "str | os.PathLike[str] | Image.Image | Iterable[object]"
+
+
+T = TypeVar("T")
+
+
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """Take at most `count` items, evenly over all of them."""
+    few = min(count, len(items))
+    return [items[i * len(items) // few] for i in range(few)]
 
 
 def find_images(source: Source) -> list[Picture]:

@@ -6,7 +6,7 @@ An index serves searches; this serves measurements, which compare marginals on t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,10 @@ from torch import Tensor
 from clearvit.backbones.backbone import Backbone
 from clearvit.files import written_whole
 from clearvit.images import Picture, batches
+from clearvit.progress import Progress
 from clearvit.retrieval.describe import Recipe, Settled, check_finite, describe_each
 from clearvit.retrieval.matching import Locals
 
-Progress = Callable[[int, int], None]
 PIECE = 512  # images per file of a cache; what a killed run loses at most
 
 

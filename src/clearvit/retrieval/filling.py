@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -16,6 +16,7 @@ from torch import Tensor
 from clearvit.backbones.backbone import Backbone
 from clearvit.errors import StoreError
 from clearvit.images import Picture, Skipped, batches
+from clearvit.progress import Progress
 from clearvit.retrieval.describe import (
     Described,
     Descriptor,
@@ -27,7 +28,6 @@ from clearvit.retrieval.describe import (
 from clearvit.retrieval.pooling import Grid
 from clearvit.retrieval.store import Entry, Store
 
-Progress = Callable[[int, int], None]
 """Called with the number of images that are done and of all images."""
 
 

@@ -15,12 +15,12 @@ from PIL import Image
 from clearvit.backbones.backbone import Backbone
 from clearvit.errors import ImageError, ModelError, StoreError, closest
 from clearvit.images import Picture, find_images, read_image
+from clearvit.progress import Progress
 from clearvit.retrieval.describe import Recipe, describe, fingerprint_at, make_recipe
 from clearvit.retrieval.filling import (
     Changes,
     Difference,
     IndexConfig,
-    Progress,
     check_collisions,
     difference,
     fill,

@@ -23,6 +23,7 @@ from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import StoreError
 from clearvit.files import write_json, written_whole
 from clearvit.images import Batch, Picture, Skipped, batches, find_images
+from clearvit.progress import Progress
 from clearvit.shards.plan import (
     FORMAT,
     INDEX,
@@ -36,7 +37,6 @@ from clearvit.shards.plan import (
 from clearvit.shards.read import TokenStore, open_tokens, read_header
 
 Source = str | Path | Iterable[object]
-Progress = Callable[[int, int], None]
 """Called with the number of images that are done and of all images."""
 Advance = Callable[[int], None]
 
