@@ -1,4 +1,5 @@
 import io
+import os
 
 import pytest
 from PIL import Image
@@ -39,6 +40,17 @@ def test_pages_are_found_in_directories_and_only_ours(tmp_path):
         find_pages([tmp_path / "run" / "other.html"])
     with pytest.raises(StoreError, match="is not there"):
         find_pages([tmp_path / "nowhere"])
+
+
+def test_pages_come_as_they_were_made_and_none_twice(tmp_path):
+    pages = [page_of(tmp_path / "run" / name, name) for name in ("third", "second", "first")]
+    for age, page in enumerate(pages):
+        os.utime(page, (1000 + age, 1000 + age))
+    bound = bind(pages, tmp_path / "run" / "report.html", "All")
+    assert find_pages([tmp_path / "run"]) == pages
+    for page in pages:
+        page.unlink()
+    assert find_pages([tmp_path / "run"]) == find_pages([bound]) == [bound]
 
 
 def test_a_page_cut_off_is_named(tmp_path):

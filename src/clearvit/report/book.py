@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clearvit.errors import StoreError
 from clearvit.files import written_whole
-from clearvit.report.page import GENERATOR, whole_page
+from clearvit.report.page import BINDER, GENERATOR, whole_page
 
 _TITLE = re.compile(r"<header><h1>(.*?)</h1>", re.DOTALL)
 _SUBTITLE = re.compile(r'<p class="subtitle">(.*?)</p>', re.DOTALL)
@@ -31,15 +31,20 @@ class Chapter:
 def find_pages(places: Sequence[Path]) -> list[Path]:
     """Find the pages of finished runs: the files given, and those in the directories given.
 
+    Pages of a directory come in the order in which they were made. One that was itself bound of
+    others is passed over where those others are.
+
     Raises:
         StoreError: There is nothing at a place, or no page that clearvit made.
     """
     found: list[Path] = []
     for place in places:
         if place.is_dir():
-            pages = sorted(page for page in place.rglob("*.html") if _is_ours(page))
+            made = sorted(place.rglob("*.html"), key=lambda page: (page.stat().st_mtime_ns, page))
+            pages = [page for page in made if _says(page, GENERATOR)]
+            pages = pages or [page for page in made if _says(page, BINDER)]
         elif place.exists():
-            pages = [place] if _is_ours(place) else []
+            pages = [place] if _says(place, GENERATOR) or _says(place, BINDER) else []
         else:
             raise StoreError(f"'{place}' is not there; give directories of finished runs.")
         if not pages:
@@ -80,7 +85,7 @@ def bind(
         for i, (c, shell) in enumerate(zip(chapters, shells, strict=True), 1)
     ]
     navigation = f'<nav aria-label="Contents"><ul>{contents}</ul></nav>'
-    text = whole_page(title, body, contents=navigation, subtitle=subtitle)
+    text = whole_page(title, body, contents=navigation, subtitle=subtitle, generator=BINDER)
     try:
         with written_whole(path) as temporary:
             temporary.write_text(text, "utf-8")
@@ -104,9 +109,9 @@ def read_chapter(page: Path, number: int) -> Chapter:
     return Chapter(unescape(title[1]), subtitle[1] if subtitle else "", body.strip())
 
 
-def _is_ours(page: Path) -> bool:
+def _says(page: Path, generator: str) -> bool:
     try:
         with page.open(encoding="utf-8", errors="replace") as file:
-            return GENERATOR in file.read(1000)
+            return generator in file.read(1000)
     except OSError:
         return False

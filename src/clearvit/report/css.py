@@ -166,7 +166,7 @@ summary { cursor: pointer; font-weight: 600; }
   .stage::after { display: none; }
   .over { position: static; clip-path: none; }
   .slider label { justify-content: space-between; }
-  h2, h3, h4, .tabs > div > .title { break-after: avoid; }
+  h2, h3, h4, .facts, .tabs > div > .title { break-after: avoid; }
   figure, .notice, tr { break-inside: avoid; }
   .scroll, .card, pre { overflow: visible; }
   details::details-content { content-visibility: visible; block-size: auto; }

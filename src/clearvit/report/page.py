@@ -50,6 +50,7 @@ NUMBER = ' class="number"'
 PNG = b"\x89PNG\r\n\x1a\n"
 MARKS: dict[Tone, str] = {"good": "✓", "warn": "!", "bad": "✗"}
 GENERATOR = '<meta name="generator" content="clearvit">'
+BINDER = '<meta name="generator" content="clearvit report">'  # of pages made of others
 SCRIPT = """for (const range of document.querySelectorAll(".slider input")) {
   const cut = () => range.closest(".slider").style.setProperty("--cut", range.value + "%");
   range.addEventListener("input", cut); cut(); }"""
@@ -88,14 +89,21 @@ def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") 
     return whole_page(title, body, contents=writer.contents(), subtitle=subtitle)
 
 
-def whole_page(title: str, body: Sequence[str], *, contents: str = "", subtitle: str = "") -> str:
+def whole_page(
+    title: str,
+    body: Sequence[str],
+    *,
+    contents: str = "",
+    subtitle: str = "",
+    generator: str = GENERATOR,
+) -> str:
     """Put rendered parts between head and foot."""
     line = f'<p class="subtitle">{_text(subtitle)}</p>' if subtitle else ""
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en">',
         '<head><meta charset="utf-8">',
-        GENERATOR,
+        generator,
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
