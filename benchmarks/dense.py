@@ -2,7 +2,6 @@
 
     python benchmarks/dense.py --work WORK [--cured dir:PATH] [--test-time dir:PATH | new | none]
         [--sizes 224 448] [--views 10] [--denoised-limit N] [--tasks …] [--rows …] [--plan]
-    python benchmarks/dense.py --work WORK --recipes
 
 DATA holds voc/ (PASCAL VOC with masks), depth/ ({train,test}/{rgb,depth}), imagenet100/ (class
 folders) and photos/. Segmentation: linear probe and dense neighbours from 20, 60 and all labelled
@@ -16,8 +15,7 @@ finished table: a run that was stopped goes on, and `--plan` says what is left. 
 `--denoised-limit` the average over views is measured on so many test images above the smallest
 size, from 20 and 60 labelled ones, and not on depth; its tables have the other models on the same
 images too. Dense neighbours, whose cost grows with the fourth power of the size, are then measured
-on these images only. `--recipes` holds the fast probe against the stepwise one: mean IoU, and the
-time of the fit alone on cached tokens.
+on these images only.
 """
 
 from __future__ import annotations
@@ -35,11 +33,8 @@ from typing import Any
 import torch
 
 import clearvit as cv
-from clearvit.dense.features import drawn, extracted, spread, whole_picture
+from clearvit.dense.features import drawn, spread
 from clearvit.dense.layouts import read_masks
-from clearvit.dense.metrics import segmentation_metrics
-from clearvit.dense.segmentation import measure_whole
-from clearvit.dense.sgd import cached_batches, fit_fast, fit_steps
 from clearvit.evaluate.config import EvaluateConfig
 from clearvit.evaluate.evaluate import evaluate
 from clearvit.files import write_json, written_whole
@@ -75,9 +70,6 @@ def main() -> None:
     options = parsed()
     torch.set_num_threads(options.threads)
     options.work.mkdir(parents=True, exist_ok=True)
-    if options.recipes:
-        recipes(options)
-        return
     models = Models(options)
     jobs = planned(options)
     waiting = [job for job in jobs if not path_of(job, options, models).exists()]
@@ -123,8 +115,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--photos", type=int, default=60, help="to find neurons on")
     parser.add_argument("--plan", action="store_true", help="only say what is left")
     parser.add_argument("--page", action="store_true", help="only write the page of finished rows")
-    parser.add_argument("--recipes", action="store_true")
-    parser.add_argument("--iterations", type=int, default=2000, help="of the stepwise probe")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -244,7 +234,7 @@ def estimate(jobs: list[Job], options: argparse.Namespace, models: Models) -> No
         total += (seconds := min(times) * views * count)
         print(f"  {row}, {size} px: {count} images x {views} views, {seconds / 60:.1f} min")
     print(f"about {total / 60:.0f} min of forward passes, less what {options.work} holds; then the")
-    print("probes: at 448 px some minutes for each fit from all labelled images.", flush=True)
+    print("probes, half a minute each at 448 px, and neighbours.", flush=True)
 
 
 def images_of(jobs: list[Job], options: argparse.Namespace) -> int:
@@ -329,78 +319,6 @@ VOC: 300 train and 150 val images, animals mostly; the second mean is over backg
 horse, cow, sheep and person. {date}, {machine}. Reproduce:
 `python benchmarks/dense.py --work WORK --cured dir:PATH --denoised-limit 50`
 
-"""
-
-
-# --- fast probe against stepwise probe --------------------------------------------------------
-
-
-def recipes(options: argparse.Namespace) -> None:
-    """Fit both probes to the same cached tokens of the raw model."""
-    backbone, voc = whole_picture(cv.load(options.raw)), options.data / "voc"
-    train, test = (read_masks(voc, split=split) for split in ("train", "val"))
-    test = test.chosen(spread(len(test), options.limit))
-    kept: dict[str, Any] = {"size": options.sizes[0], "cache": options.work / "tokens"}
-    lines = []
-    with extracted(backbone, train, **kept) as seen, extracted(backbone, test, **kept) as held:
-        for wanted in (*options.labelled[-1:], None):
-            chosen = drawn(len(train), wanted, 0)
-            lines += compared(backbone, seen, held, train, test, chosen, options)
-    text = RECIPES.format(
-        size=options.sizes[0],
-        steps=options.iterations,
-        tested=len(test),
-        threads=options.threads,
-        lines="\n".join(lines),
-    )
-    with written_whole(options.out or RESULTS / "probe_recipes.md") as temporary:
-        temporary.write_text(text)
-    print(text)
-
-
-def compared(
-    backbone: cv.Backbone,
-    seen: Any,
-    held: Any,
-    train: Any,
-    test: Any,
-    chosen: list[int],
-    options: argparse.Namespace,
-) -> list[str]:
-    heads, seconds = {}, {}
-    for recipe in ("fast", "sgd"):
-        start = time.perf_counter(), time.process_time()
-        if recipe == "fast":
-            heads[recipe] = fit_fast(seen, train, chosen)
-        else:
-            batches = cached_batches(seen, train, chosen, seed=0, device=backbone.device)
-            heads[recipe] = fit_steps(batches, classes=21, steps=options.iterations)
-        seconds[recipe] = time.perf_counter() - start[0], time.process_time() - start[1]
-    rows = measure_whole(list(heads.values()), held, test)
-    subset = tuple(train.classes.index(name) for name in POPULATED)
-    lines = []
-    for recipe, found in zip(heads, rows, strict=True):
-        scores = segmentation_metrics(found.sum(0), train.classes, subset)
-        ratio = [seconds["sgd"][i] / seconds[recipe][i] for i in (0, 1)]
-        lines.append(
-            f"| {len(chosen)} | {recipe} | {float(scores['mIoU']):.1f} |"
-            f" {float(scores[f'mIoU of {len(subset)}']):.1f} | {seconds[recipe][0]:.1f} |"
-            f" {seconds[recipe][1]:.1f} | {ratio[0]:.1f}, {ratio[1]:.1f} |"
-        )
-    return lines
-
-
-RECIPES = """# The fast segmentation probe against the stepwise one
-
-The raw model at {size} px, tokens cached, {tested} test images, {threads} threads. `sgd`: {steps}
-steps of AdamW, batch 8, the published head and loss without augmentation. `fast`: the same head,
-half the steps at twice the rate, and the shares of the classes in four cells of each patch instead
-of pixels. Seconds are those of the fit alone.
-Reproduce: `python benchmarks/dense.py --work WORK --recipes`
-
-| labelled | recipe | mIoU | mIoU of 7 | wall, s | CPU, s | times as fast as sgd (wall, CPU) |
-|---|---|---|---|---|---|---|
-{lines}
 """
 
 
