@@ -3,7 +3,6 @@
 import importlib.util
 import json
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -18,6 +17,7 @@ from clearvit.export.export import export
 from clearvit.prune.prune import prune
 from tests.conftest import tiny_network
 from tests.dense.made_data import voc_masks
+from tests.photos import soft_photos
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
@@ -43,12 +43,7 @@ def copied(name):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    chance = np.random.default_rng(0)
-    for i in range(6):
-        small = Image.fromarray(chance.integers(0, 255, (5, 7, 3), dtype=np.uint8))
-        small.resize((56, 40), Image.Resampling.BICUBIC).save(folder / f"{i}.png")
-    return folder
+    return soft_photos(tmp_path_factory.mktemp("photos"), 6)
 
 
 def test_paths_pictures_and_tensors(copied, original, photos):

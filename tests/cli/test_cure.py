@@ -1,15 +1,14 @@
 import json
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import clearvit as cv
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save_backbone
 from tests.cli.test_cli import clearvit, invoke
 from tests.conftest import tiny_network
+from tests.photos import soft_photos
 
 QUICK = ("--epochs", 1, "--batch", 4, "--views", 4, "--lr", 1e-3, "--unlock", "registers,last")
 
@@ -21,12 +20,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("photos")
-    generator = np.random.default_rng(0)
-    for i in range(10):
-        small = Image.fromarray(generator.integers(0, 255, (6, 6, 3), dtype=np.uint8))
-        small.resize((40, 40), Image.Resampling.BICUBIC).save(made / f"{i}.png")
-    return made
+    return soft_photos(tmp_path_factory.mktemp("photos"), 10)
 
 
 def test_the_real_command_end_to_end(model, folder, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,6 +19,7 @@ from clearvit.cure.views import Views
 from clearvit.errors import ImageError, ModelError, StoreError, TrainingError
 from clearvit.images import find_images
 from clearvit.training.pictures import split
+from tests.photos import soft_photos
 
 PUBLISHED = ("registers", "positions", "patches", "last")
 CONFIG = CureConfig(
@@ -29,12 +29,7 @@ CONFIG = CureConfig(
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    generator = np.random.default_rng(0)
-    for i in range(15):
-        small = Image.fromarray(generator.integers(0, 255, (6, 6, 3), dtype=np.uint8))
-        small.resize((48, 40), Image.Resampling.BICUBIC).save(folder / f"{i:02d}.png")
-    return folder
+    return soft_photos(tmp_path_factory.mktemp("photos"), 15)
 
 
 def changed(**options):

@@ -6,10 +6,8 @@ import random
 import signal
 import time
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from clearvit.backbones.load import load
@@ -17,6 +15,7 @@ from clearvit.backbones.saved import save_backbone
 from clearvit.cure.config import CureConfig
 from clearvit.cure.cure import cure
 from tests.conftest import tiny_network
+from tests.photos import soft_photos
 from tests.training.launched import run_in_two_processes
 
 CONFIG = CureConfig(
@@ -36,10 +35,7 @@ def job(tmp_path_factory):
     """A saved model and 40 photos."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "photos").mkdir()
-    generator = np.random.default_rng(0)
-    for i in range(40):
-        pixels = generator.integers(0, 255, (8, 8, 3), dtype=np.uint8)
-        Image.fromarray(pixels).resize((64, 64)).save(folder / "photos" / f"{i:03d}.png")
+    soft_photos(folder / "photos", 40, size=(64, 64))
     save_backbone(load(tiny_network()), folder / "model")
     return folder
 

@@ -1,9 +1,7 @@
 """prune(cure(x)): registers survive every stage, and every verb takes the result."""
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import clearvit as cv
 from clearvit.backbones.load import load
@@ -14,6 +12,7 @@ from clearvit.prune.prune import prune
 from clearvit.prune.scores import SCORERS
 from tests.conftest import tiny_network
 from tests.dense.made_data import voc_masks
+from tests.photos import soft_photos
 
 REGISTERS = 3
 
@@ -31,12 +30,7 @@ def pruned(cured):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    chance = np.random.default_rng(0)
-    for i in range(8):
-        small = Image.fromarray(chance.integers(0, 255, (5, 7, 3), dtype=np.uint8))
-        small.resize((56, 40), Image.Resampling.BICUBIC).save(folder / f"{i}.png")
-    return folder
+    return soft_photos(tmp_path_factory.mktemp("photos"), 8)
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
