@@ -216,7 +216,7 @@ def evaluate(out: Path, _: int) -> None:
         dress(axes, short, x="labelled images", y="mIoU of 7 minus raw")
     for empty in places[len(wanted) :]:
         empty.set_axis_off()
-    places[0].legend(frameon=False, fontsize=9)
+    places[0].legend(frameon=False, fontsize=9, loc="upper left")
     save_figure(figure, out)
 
 
