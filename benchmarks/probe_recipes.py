@@ -107,7 +107,9 @@ PAGE = """# The fast segmentation probe against the stepwise one
 The raw model at {size} px, tokens cached, {tested} test images, {threads} thread(s). `sgd`: {steps}
 steps of AdamW, batch 8, the published head and loss without augmentation. `fast`: the same head,
 half the steps at twice the rate, and the shares of the classes in four cells of each patch instead
-of pixels. Seconds are those of the fit alone. One draw and one seed. {date}. Reproduce:
+of pixels. Seconds are those of the fit alone. One draw and one seed, a
+lucky one for `fast` ([three seeds](../evaluate.md#recipes)); its settings were chosen on these
+test images. {date}. Reproduce:
 `python benchmarks/probe_recipes.py --work WORK --threads {threads}`
 
 | labelled | recipe | mIoU | mIoU of 7 | wall, s | CPU, s | times as fast as sgd (wall, CPU) |
