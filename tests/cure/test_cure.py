@@ -111,6 +111,12 @@ def test_how_much_is_cached_does_not_change_the_result(tiny, photos, tmp_path, c
     assert kept < 15 and (kept > 0) == (cache > 0)
 
 
+def test_half_precision_on_a_cpu_trains_as_well(tiny, photos, tmp_path):
+    cure(tiny, photos, out=tmp_path / "out", config=changed(precision="bf16", epochs=6))
+    content = json.loads((tmp_path / "out" / "cure.json").read_text())
+    assert content["after"]["score"] > content["before"]["score"]
+
+
 def test_recomputing_activations_does_not_change_the_result(tiny, photos, tmp_path):
     pixels = torch.randn(1, 3, 32, 32)
     plain, saving = (

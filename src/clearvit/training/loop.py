@@ -131,8 +131,9 @@ def _step(
     sums: dict[str, Tensor] = {}
     for number, piece in enumerate(pieces):
         last = number == len(pieces) - 1
+        batch = task.batch(piece, step)  # not under autocast, which would convert the targets
         with _unsynchronised(accelerator, module, not last), accelerator.autocast():
-            losses: Losses = module(task.batch(piece, step))
+            losses: Losses = module(batch)
         part = len(piece) / len(own)
         with _unsynchronised(accelerator, module, not last):
             accelerator.backward(losses["loss"] * part)
