@@ -69,10 +69,11 @@ def test_micro_batches_change_rounding_only(tmp_path):
     assert torch.allclose(whole.module.slope, parts.module.slope, atol=1e-6)
 
 
+@pytest.mark.parametrize("ema", [0.0, 0.9])
 @pytest.mark.parametrize("stop", [1, 4, 5, 6, 7, 13, 23])
-def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, stop):
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, stop, ema):
     expected = LineTask()
-    final = run(expected, tmp_path / "whole")
+    final = run(expected, tmp_path / "whole", ema=ema)
 
     class Killed(BaseException):
         pass
@@ -87,11 +88,19 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, stop):
 
     task.batch = killed
     with pytest.raises(Killed):
-        run(task, tmp_path / "killed")
+        run(task, tmp_path / "killed", ema=ema)
     resumed = LineTask()
-    state = run(resumed, tmp_path / "killed")
+    state = run(resumed, tmp_path / "killed", ema=ema)
     assert torch.equal(resumed.module.slope, expected.module.slope)
     assert state == final
+
+
+def test_the_mean_of_the_weights_is_judged_and_kept(tmp_path):
+    last, mean = LineTask(), LineTask()
+    seen = run(last, tmp_path / "a").history
+    averaged = run(mean, tmp_path / "b", ema=0.9).history
+    assert averaged[0] == seen[0] and averaged[-1] != seen[-1]
+    assert -float((mean.module.slope.detach() - 2).abs().sum()) == averaged[-1]["score"]
 
 
 def test_it_stops_when_held_out_images_say_so(tmp_path):

@@ -66,6 +66,7 @@ def command(
     class_weight: Annotated[
         float | None, typer.Option(min=0, help="Of keeping the class token; 0 is PH-Reg.")
     ] = None,
+    precision: options.Precision = "auto",
     recompute: options.Recompute = False,
     seed: Annotated[int, typer.Option(help="Of views, order and registers.")] = 0,
     overwrite: options.Overwrite = False,
@@ -104,6 +105,7 @@ def command(
         rates=rates,
         sampler=sampler,
         vary=vary,
+        precision=precision,
         recompute=recompute,
         seed=seed,
         overwrite=overwrite,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,10 @@ Epochs = Annotated[int | None, typer.Option(min=1, help="At most; stops early.")
 Step = Annotated[int | None, typer.Option(min=1, help="Images per step.")]
 Micro = Annotated[int | None, typer.Option(min=1, help="Images per forward pass, to save memory.")]
 Recompute = Annotated[bool, typer.Option(help="Less memory, more time.")]
+Precision = Annotated[
+    Literal["auto", "no", "bf16"],
+    typer.Option(help="'bf16' is faster where the hardware has it; 'auto' uses it on GPUs."),
+]
 
 
 def parse_size(text: str | None) -> int | tuple[int, int] | None:

@@ -74,6 +74,7 @@ def command(
     ratio_weight: Annotated[
         float | None, typer.Option(min=0, help="Of keeping as many patches as asked.")
     ] = None,
+    precision: options.Precision = "auto",
     recompute: options.Recompute = False,
     seed: Annotated[int, typer.Option(help="Of order, noise and first weights.")] = 0,
     overwrite: options.Overwrite = False,
@@ -135,6 +136,7 @@ def command(
             unlock=unlock,
             labels=labels,
             objective=objective,
+            precision=precision,
             recompute=recompute,
             seed=seed,
             overwrite=overwrite,

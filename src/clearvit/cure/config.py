@@ -41,6 +41,7 @@ class CureConfig:
     batch: int = 4  # pictures per step, over all processes
     micro: int | None = None  # pictures per forward pass; None: a step at once
     lr: float = 3e-5  # of the blocks; the other parts follow by `rates`
+    ema: float = 0.99  # decay of the running mean of the weights, the result; 0: the last step
     rates: Rates = "gentle"  # or "official": one rate for all, decay on all, no warm-up
     mse: float = 1.0  # weight of the squared distance beside the cosine
     class_weight: float = 1.0  # of the term that keeps the class token where it was; 0 is PH-Reg

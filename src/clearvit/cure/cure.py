@@ -24,12 +24,15 @@ from clearvit.errors import ModelError, StoreError, TrainingError, closest
 from clearvit.files import remove_leftovers
 from clearvit.images import Picture, find_images
 from clearvit.shards.plan import check_space, listing_of
-from clearvit.training.loop import accelerator_for, check_share
+from clearvit.training.loop import accelerator_for, check_share, in_half
 from clearvit.training.pictures import check_enough, readable
 from clearvit.training.run import claim
 
 TRAINING, RUN, TARGETS = "training", "run", "targets"  # directories inside the output
-OF_TARGETS = ("model", "fingerprint", "listing", "size", "views", "sampler", "fraction", "seed")
+OF_TARGETS = (
+    *("model", "fingerprint", "listing"),
+    *("size", "views", "sampler", "fraction", "seed", "half", "features", "layer"),
+)
 WITHOUT_EFFECT = ("cache", "targets", "overwrite", "recompute")  # options, on the result
 
 
@@ -93,7 +96,7 @@ def _distilled(
     _check(pair.student, config)
     check = None if report is None else functools.partial(report, "check")
     pictures, skipped = readable(find_images(images), backbone, check)
-    accelerator = accelerator_for(backbone.device, config.precision)
+    accelerator = accelerator_for(backbone.device)
     check_share(config.batch, accelerator.num_processes)
     check_enough(len(pictures), config.validation, config.batch)
     targets = Targets(
@@ -141,6 +144,7 @@ def _target_config(teacher: Backbone, config: CureConfig) -> TargetConfig:
         fraction=config.fraction,
         seed=config.seed,
         limit=config.cache,
+        half=in_half(teacher.device, config.precision),
     )
 
 
@@ -158,6 +162,7 @@ def _plan(
         "listing": listing_of(pictures),
         **options,
         "size": targets.size,
+        "half": targets.half,  # what "auto" precision came to here
     }
     content: dict[str, Any] = json.loads(json.dumps(plan))
     return content
@@ -170,7 +175,7 @@ def _claim(folder: Path, plan: dict[str, Any], targets: Targets, config: CureCon
         )
     remove_leftovers(folder)  # of a run that was killed while it wrote its result
     claim(folder / TRAINING / RUN, plan, overwrite=config.overwrite)
-    chosen = {key: plan[key] for key in (*OF_TARGETS, "features", "layer")}
+    chosen = {key: plan[key] for key in OF_TARGETS}
     claim(targets.folder, chosen, overwrite=config.overwrite)
     check_space(targets.folder, len(targets.missing()) * targets.bytes_each)
 

@@ -169,6 +169,8 @@ def distill(
         end=END,
         patience=config.patience,
         clip=1.0 if gentle else None,
+        precision=config.precision,
+        ema=config.ema,
         seed=config.seed,
     )
     tell = None if report is None else functools.partial(report, "train")

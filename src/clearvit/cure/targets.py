@@ -22,6 +22,7 @@ from clearvit.cure.denoise import Sampler, denoise
 from clearvit.errors import StoreError
 from clearvit.files import remove_leftovers, why_not_written, written_whole
 from clearvit.images import Picture, read_image
+from clearvit.training.loop import half_precision
 
 Report = Callable[[int, int], None]
 
@@ -46,6 +47,7 @@ class TargetConfig:
     seed: int = 0
     chunk: int = 5  # views per forward pass
     limit: float | None = None  # gigabytes on disk; 0 keeps nothing; None keeps everything
+    half: bool = False  # run the teacher in bfloat16
 
 
 class Targets:
@@ -109,17 +111,19 @@ class Targets:
     def _computed(self, number: int) -> Target:
         config, teacher = self.config, self.teacher
         pixels = self.pixels(number)[None].to(teacher.device, teacher.dtype)
-        clean = denoise(
-            teacher,
-            pixels,
-            views=config.views,
-            sampler=config.sampler,
-            fraction=config.fraction,
-            seed=config.seed + number,  # other views for other pictures: their errors average out
-            batch=config.chunk,
-        )
+        with half_precision(teacher.device, config.half):
+            clean = denoise(
+                teacher,
+                pixels,
+                views=config.views,
+                sampler=config.sampler,
+                fraction=config.fraction,
+                seed=config.seed + number,  # other views for other pictures: errors average out
+                batch=config.chunk,
+            )
+            cls = self._class(pixels)
         assert clean.variance is not None
-        return Target(clean.patches[0].half(), self._class(pixels), clean.variance[0].half())
+        return Target(clean.patches[0].half(), cls, clean.variance[0].half())
 
     def _class(self, pixels: Tensor) -> Tensor:
         if "class" not in self.teacher.prefix_names:

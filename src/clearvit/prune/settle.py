@@ -132,6 +132,7 @@ def settled(
         end=END,
         patience=config.patience,
         clip=config.clip or CLIP,
+        precision=config.precision,
         seed=config.seed,
     )
     tell = None if report is None else functools.partial(report, "settle")

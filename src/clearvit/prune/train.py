@@ -138,7 +138,7 @@ def _job(
 
 def _done(job: Job, folder: Path, report: Report | None) -> PrunedBackbone:
     """Train, or finish what an earlier run began in the folder, and write the result."""
-    accelerator = accelerator_for(job.dense.device, job.config.precision)
+    accelerator = accelerator_for(job.dense.device)
     check_share(job.config.batch, accelerator.num_processes)
     decided = _decided(job)
     if accelerator.is_main_process:
@@ -208,6 +208,7 @@ def _trained(
         end=END,
         patience=config.patience,
         clip=config.clip,
+        precision=config.precision,
         seed=config.seed,
     )
     untrained = prune(lessons.pupil.teacher, keep=plan.keep, stages=plan.stages, fill=plan.fill)

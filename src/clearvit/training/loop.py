@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from clearvit.errors import TrainingError
 from clearvit.training.curves import Curves
+from clearvit.training.ema import Ema
 from clearvit.training.order import Order
 from clearvit.training.schedule import Schedule
 from clearvit.training.state import State, load_state, load_weights, save_state, save_weights
 
+Precision = Literal["auto", "no", "bf16"]
 STATE, BEST = "state.safetensors", "best.safetensors"
 Losses = dict[str, Tensor]
 Report = Callable[[int, int, str], None]
@@ -40,6 +42,8 @@ class FitConfig:
     end: float = 0.05  # share of the learning rate that is left at the end
     patience: int | None = 3  # epochs without a better held-out score before stopping
     clip: float | None = 1.0  # largest norm of the gradient
+    precision: Precision = "auto"  # bf16 where the hardware has it
+    ema: float = 0.0  # decay of the running mean of the weights, which is judged and kept
     save_every: int = 50  # steps
     seed: int = 0
 
@@ -82,12 +86,13 @@ def fit(
     optimizer = torch.optim.AdamW(task.groups())
     full_rates = [group["lr"] for group in optimizer.param_groups]
     schedule = Schedule(order.steps, config.epochs, config.warmup, config.end)
-    state = load_state(folder / STATE, task.module, optimizer)
+    ema = Ema(task.module, config.ema)
+    state = load_state(folder / STATE, task.module, optimizer, ema)
     module = accelerator.prepare_model(task.module)
     curves = Curves(folder / "curves", state.step) if accelerator.is_main_process else None
     total = order.steps * config.epochs
     if state.best_score is None:
-        _judge(task, module, state, folder, accelerator, epoch=0)
+        _judge(task, module, ema, state, folder, accelerator, epoch=0)
     while state.step < total and not state.stopped:
         for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
             waits = state.step < group.get("begin", 0)
@@ -96,19 +101,20 @@ def fit(
             losses = _step(task, module, optimizer, order, config, state.step, accelerator)
         except TrainingError:
             if accelerator.is_main_process:
-                save_state(folder / STATE, task.module, optimizer, state)
+                save_state(folder / STATE, task.module, optimizer, state, ema)
             raise
         state.step += 1
+        ema.add(state.step)
         if state.step % order.steps == 0:
             epoch = state.step // order.steps
-            _judge(task, module, state, folder, accelerator, epoch=epoch)
+            _judge(task, module, ema, state, folder, accelerator, epoch=epoch)
             state.stopped = (
                 config.patience is not None and epoch - state.best_epoch >= config.patience
             )
         if curves is not None:
             curves.add(state.step, losses, optimizer, state)
             if state.step % config.save_every == 0 or state.step % order.steps == 0:
-                save_state(folder / STATE, task.module, optimizer, state)
+                save_state(folder / STATE, task.module, optimizer, state, ema)
             if report:
                 report(state.step, total, _in_words(losses, state))
     accelerator.wait_for_everyone()
@@ -129,10 +135,11 @@ def _step(
     own = order.share(step, accelerator.process_index, accelerator.num_processes)
     pieces = [own[i : i + config.micro] for i in range(0, len(own), config.micro)]
     sums: dict[str, Tensor] = {}
+    device, wanted = accelerator.device, in_half(accelerator.device, config.precision)
     for number, piece in enumerate(pieces):
         last = number == len(pieces) - 1
         batch = task.batch(piece, step)  # not under autocast, which would convert the targets
-        with _unsynchronised(accelerator, module, not last), accelerator.autocast():
+        with _unsynchronised(accelerator, module, not last), half_precision(device, wanted):
             losses: Losses = module(batch)
         part = len(piece) / len(own)
         with _unsynchronised(accelerator, module, not last):
@@ -172,19 +179,21 @@ def _not_finite(
 def _judge(
     task: Task,
     module: nn.Module,
+    ema: Ema,
     state: State,
     folder: Path,
     accelerator: Accelerator,
     *,
     epoch: int,
 ) -> None:
-    """Score the weights of an epoch; keep them if they are the best so far."""
-    scores = task.score(accelerator.unwrap_model(module))
-    state.history.append({"epoch": epoch, **scores})
-    if state.best_score is None or scores["score"] > state.best_score:
-        state.best_score, state.best_epoch = scores["score"], epoch
-        if accelerator.is_main_process:
-            save_weights(folder / BEST, accelerator.unwrap_model(module))
+    """Score the mean of the weights after an epoch; keep it if it is the best so far."""
+    with ema.in_place():
+        scores = task.score(accelerator.unwrap_model(module))
+        state.history.append({"epoch": epoch, **scores})
+        if state.best_score is None or scores["score"] > state.best_score:
+            state.best_score, state.best_epoch = scores["score"], epoch
+            if accelerator.is_main_process:
+                save_weights(folder / BEST, accelerator.unwrap_model(module))
 
 
 def _in_words(losses: Mapping[str, float], state: State) -> str:
@@ -201,12 +210,20 @@ def check_share(batch: int, processes: int) -> None:
         )
 
 
-Precision = Literal["auto", "no", "bf16"]
+def accelerator_for(device: torch.device) -> Accelerator:
+    """Set up accelerate for the device a model is on.
+
+    Half precision is up to the loop: accelerate settles it once for a whole process.
+    """
+    return Accelerator(cpu=device.type == "cpu", mixed_precision="no")
 
 
-def accelerator_for(device: torch.device, precision: Precision = "auto") -> Accelerator:
-    """Set up accelerate for the device a model is on; half precision where the hardware has it."""
-    on_cpu = device.type == "cpu"
+def in_half(device: torch.device, precision: Precision) -> bool:
+    """Decide whether to compute in bfloat16; "auto" does where a GPU has it."""
     able = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    mixed = "bf16" if precision == "bf16" or (precision == "auto" and able) else "no"
-    return Accelerator(cpu=on_cpu, mixed_precision=mixed)
+    return precision == "bf16" or (precision == "auto" and able)
+
+
+def half_precision(device: torch.device, wanted: bool) -> torch.autocast:
+    """Compute in bfloat16 where it is safe, if wanted."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from clearvit.errors import StoreError
 from clearvit.files import why_not_written, written_whole
+from clearvit.training.ema import Ema
 
-WEIGHTS, MOMENTS = "weights/", "optimizer/"
+WEIGHTS, MEANS, MOMENTS = "weights/", "ema/", "optimizer/"
 
 
 @dataclass
@@ -35,24 +36,31 @@ class State:
 
 
 def save_state(
-    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: State
+    path: Path,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: State,
+    ema: Ema,
 ) -> None:
-    """Write weights, optimiser and numbers."""
+    """Write weights, their running mean, optimiser and numbers."""
     names = _trained(module)
     tensors = {WEIGHTS + name: p for name, p in names.items()}
+    tensors |= {MEANS + name: mean for name, mean in ema.weights.items()}
     for name, parameter in names.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"{MOMENTS}{key}/{name}"] = torch.as_tensor(value)
     _write(path, tensors, {"state": json.dumps(dataclasses.asdict(state))})
 
 
-def load_state(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+def load_state(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, ema: Ema) -> State:
     """Restore what `save_state` wrote; without a file, the run is at its beginning."""
     if not path.exists():
         return State()
     names = _trained(module)
     tensors, metadata = _read(path)
     _copy_weights(path, names, tensors)
+    for name, mean in ema.weights.items():
+        mean.copy_(tensors[MEANS + name])
     for key, tensor in tensors.items():
         if key.startswith(MOMENTS):
             kind, _, name = key.removeprefix(MOMENTS).partition("/")
