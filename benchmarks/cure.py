@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=DEFAULT.epochs)
     parser.add_argument("--photos", type=int, help="to cure on; all by default")
     parser.add_argument("--reference", type=int, default=24, help="photos that are measured")
+    parser.add_argument("--precision", choices=("auto", "no", "bf16"), default="auto")
     parser.add_argument("--test-time", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--result", type=Path, default=RESULT)
     options = parser.parse_args()
@@ -96,6 +97,7 @@ def distilled(
         DEFAULT,
         registers=registers,
         epochs=options.epochs,
+        precision=options.precision,
         targets=str(options.work / "targets"),
     )
     folder = options.work / f"registers-{registers}"
@@ -229,6 +231,7 @@ def chosen(options: argparse.Namespace) -> str:
     """The options that are not the default."""
     words = f"--size {options.size} --epochs {options.epochs} --registers"
     words += "".join(f" {count}" for count in options.registers)
+    words += f" --precision {options.precision}" * (options.precision != "auto")
     return words + (f" --photos {options.photos}" if options.photos else "")
 
 

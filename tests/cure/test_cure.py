@@ -234,6 +234,7 @@ def test_bad_files_are_left_out_and_listed(tiny, photos, tmp_path):
         ({"epochs": 0}, TrainingError, "epochs is 0"),
         ({"lr": 0.0}, TrainingError, "positive"),
         ({"validation": 1.0}, TrainingError, "share"),
+        ({"ema": 1.0}, TrainingError, r"ema is 1.0; .*0 for none"),
         ({"layer": 7}, ModelError, "blocks 0 to 2"),
         ({"features": "text"}, ModelError, "."),
     ],

@@ -66,6 +66,10 @@ def command(
     class_weight: Annotated[
         float | None, typer.Option(min=0, help="Of keeping the class token; 0 is PH-Reg.")
     ] = None,
+    ema: Annotated[
+        float | None,
+        typer.Option(min=0, help="Decay of the running mean of the weights; 0 is PH-Reg."),
+    ] = None,
     precision: options.Precision = "auto",
     recompute: options.Recompute = False,
     seed: Annotated[int, typer.Option(help="Of views, order and registers.")] = 0,
@@ -109,7 +113,7 @@ def command(
         recompute=recompute,
         seed=seed,
         overwrite=overwrite,
-        **options.given({**asked, "class_weight": class_weight, "unlock": parts}),
+        **options.given({**asked, "class_weight": class_weight, "unlock": parts, "ema": ema}),
     )
     backbone = load_model(model, positions, device)
     with phases(PHASES) as report:

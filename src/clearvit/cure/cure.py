@@ -132,6 +132,8 @@ def _check(student: VitBackbone, config: CureConfig) -> None:
             raise TrainingError(f"{name} is {getattr(config, name)}; give at least 1.")
     if not config.lr > 0:
         raise TrainingError(f"lr is {config.lr}; give a positive number.")
+    if not 0 <= config.ema < 1:
+        raise TrainingError(f"ema is {config.ema}; give a share in [0, 1), 0 for none.")
     if not 0 < config.validation < 1:
         raise TrainingError(f"validation is {config.validation}; give a share in (0, 1).")
 
