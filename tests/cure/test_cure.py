@@ -179,6 +179,16 @@ def test_targets_are_the_denoised_tokens(tiny, photos, tmp_path):
     assert size <= targets.bytes
 
 
+def test_a_teacher_in_half_precision_says_almost_the_same(tiny, photos, tmp_path):
+    pictures = find_images(photos)[:1]
+    whole, half = (
+        Targets(tiny, pictures, tmp_path, TargetConfig(size=(32, 32), limit=0.0, half=half))[0]
+        for half in (False, True)
+    )
+    assert F.cosine_similarity(whole.patches.float(), half.patches.float(), dim=-1).min() > 0.999
+    assert not torch.equal(whole.patches, half.patches) and half.patches.dtype == torch.float16
+
+
 def test_a_full_disk_while_caching_keeps_what_is_there(tiny, photos, tmp_path, monkeypatch):
     import clearvit.cure.targets as module
 
