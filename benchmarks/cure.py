@@ -28,7 +28,7 @@ from clearvit.images import find_images
 DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "cure.md"
 KEPT_OUT = 20  # every n-th photo
-SEEN = 12  # of these, the first were looked at when the recipe was chosen (docs/results/tried.md)
+SEEN = 12  # of these, the first were looked at when an earlier recipe was chosen (tried.md)
 DEFAULT = CureConfig()
 
 
@@ -202,9 +202,9 @@ def halves(comparison: object) -> str:
         gap(comparison.rows[1], comparison, part) for part in (slice(SEEN), slice(SEEN, None))
     )
     return f"""
-The recipe was chosen on photos that include the first {SEEN} of these ([tried](tried.md));
-nothing was trained on them. Gap closed by the cure on these {SEEN}: {seen}. On the
-{len(comparison.images) - SEEN} others: {others}.
+Nothing was trained on these photos, and the recipe was chosen on others; an earlier one had been
+chosen on photos that include the first {SEEN} of these ([tried](tried.md)). Gap closed by the cure
+on these {SEEN}: {seen}. On the {len(comparison.images) - SEEN} others: {others}.
 """
 
 

@@ -57,11 +57,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--seeds", type=int, default=3, help="of the first row")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--work", type=Path, help="keep the numbers of every row here")
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(options.threads)
     pictures = find_images(options.images)
     held, training = pictures[::20][: options.held], [p for i, p in enumerate(pictures) if i % 20]
     chosen = [p.source for p in training[: options.photos]]

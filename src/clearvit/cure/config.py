@@ -19,7 +19,7 @@ Vary = Literal["none", "mirror", "views"]
 # Learning rates as shares of `lr`, which is that of the blocks. A short run on a few hundred
 # pictures does not survive the full rate on the embeddings; see docs/results/cure.md.
 RATES: dict[Rates, dict[str, float]] = {
-    "gentle": {"registers": 30.0, "positions": 0.2, "patches": 0.06, "rest": 1.0},
+    "gentle": {"registers": 15.0, "positions": 0.2, "patches": 0.06, "rest": 1.0},
     "official": {"registers": 1.0, "positions": 1.0, "patches": 1.0, "rest": 1.0},
 }
 
@@ -40,7 +40,7 @@ class CureConfig:
     epochs: int = 6
     batch: int = 4  # pictures per step, over all processes
     micro: int | None = None  # pictures per forward pass; None: a step at once
-    lr: float = 5e-6  # of the blocks; the other parts follow by `rates`
+    lr: float = 1e-5  # of the blocks; the other parts follow by `rates`
     ema: float = 0.99  # decay of the running mean of the weights, the result; 0: the last step
     rates: Rates = "gentle"  # or "official": one rate for all, decay on all, no warm-up
     mse: float = 1.0  # weight of the squared distance beside the cosine
