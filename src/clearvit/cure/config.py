@@ -17,7 +17,7 @@ Rates = Literal["gentle", "official"]
 Vary = Literal["none", "mirror", "views"]
 
 # Learning rates as shares of `lr`, which is that of the blocks. A short run on a few hundred
-# pictures does not survive the full rate on the embeddings; see docs/results/cure.md.
+# pictures does not survive the full rate on the embeddings; see docs/results/tried.md.
 RATES: dict[Rates, dict[str, float]] = {
     "gentle": {"registers": 15.0, "positions": 0.2, "patches": 0.06, "rest": 1.0},
     "official": {"registers": 1.0, "positions": 1.0, "patches": 1.0, "rest": 1.0},
