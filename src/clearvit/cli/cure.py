@@ -82,7 +82,7 @@ def command(
     """Add registers to a ViT and clean its tokens by self-distillation (PH-Reg); no labels.
 
     First the teacher: the tokens of every image, averaged over shifted and mirrored views, are
-    computed once and kept on disk. Then the student: registers and a few weights are trained to
+    computed once and kept on disk. Then the student: its weights, and new registers, are trained to
     give them in one forward pass. Kill it at any moment; the same command goes on.
 
     The result loads in plain timm. Several GPUs: `accelerate launch -m clearvit cure …`.

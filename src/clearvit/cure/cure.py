@@ -47,7 +47,7 @@ def cure(
 ) -> Backbone:
     """Return a backbone with clean tokens; the given one is left as it was.
 
-    "distill" adds registers and trains them with a few weights to give, in one forward pass, the
+    "distill" trains the network, and registers if asked for, to give in one forward pass the
     tokens that the model gives on average over shifted and mirrored views (PH-Reg). "test-time"
     moves the activations behind high-norm tokens to one extra token, without training. "denoise"
     averages views in every forward pass.
