@@ -43,12 +43,13 @@ def main() -> None:
     parser.add_argument("--photos", type=int, help="to cure on; all by default")
     parser.add_argument("--reference", type=int, default=24, help="photos that are measured")
     parser.add_argument("--precision", choices=("auto", "no", "bf16"), default="auto")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--test-time", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--result", type=Path, default=RESULT)
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(options.threads)
     pictures = [picture.source for picture in find_images(options.images)]
     held = pictures[::KEPT_OUT][: options.reference]
     training = [p for i, p in enumerate(pictures) if i % KEPT_OUT][: options.photos]

@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=Path, default=DATA / "photos")
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--photos", type=int, default=10)
+    parser.add_argument("--photos", type=int, default=14)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if not options.images.is_dir():
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def seconds(backbone: cv.Backbone, photos: list, cache: float | None) -> float:
-    config = cv.CureConfig(epochs=EPOCHS, batch=3, cache=cache, patience=None)
+    config = cv.CureConfig(epochs=EPOCHS, cache=cache, patience=None)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         cv.cure(backbone, photos, out=Path(folder) / "out", config=config)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.ndimage import label
 
 from clearvit.dense.discovery import component, corloc, degrees, hits, lost, overlaps, to_pixels
 from clearvit.errors import ModelError
@@ -150,6 +151,17 @@ def test_a_component_does_not_leak_over_edges_or_corners():
     assert component(mask, 2).tolist() == [[0, 0, 1], [0, 1, 1], [0, 0, 0]]
     assert component(mask, 0).sum() == 1
     assert component(mask, 1).nonzero().tolist() == [[0, 1]]  # outside the mask: itself
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 99), st.floats(0.2, 0.9))
+@settings(max_examples=60, deadline=None)
+def test_a_component_is_that_of_scipy(rows, columns, number, share):
+    mask = torch.rand(rows, columns, generator=torch.Generator().manual_seed(number)) < share
+    seed = number % mask.numel()
+    parts, _ = label(mask.numpy())
+    expected = (parts == parts.flat[seed]) & mask.numpy()
+    expected.flat[seed] = True
+    assert (component(mask, seed).numpy() == expected).all()
 
 
 def test_features_of_zeros_give_the_seed_patch_and_a_warning():

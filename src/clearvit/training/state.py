@@ -64,7 +64,8 @@ def load_state(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, 
     for key, tensor in tensors.items():
         if key.startswith(MOMENTS):
             kind, _, name = key.removeprefix(MOMENTS).partition("/")
-            place = "cpu" if kind == "step" else names[name].device
+            counts = kind == "step" and not optimizer.defaults["fused"]  # those stay on the CPU
+            place = "cpu" if counts else names[name].device
             optimizer.state[names[name]][kind] = tensor.to(place)
     return State(**json.loads(metadata["state"]))
 
