@@ -13,9 +13,8 @@ All models of a table see the same images and draws, so their differences to the
 paired. Tokens are computed once for each model, size and image, and kept in WORK with every
 finished table: a run that was stopped goes on, and `--plan` says what is left. With
 `--denoised-limit` the average over views is measured on so many test images above the smallest
-size, from 20 and 60 labelled ones, and not on depth; its tables have the other models on the same
-images too. Dense neighbours, whose cost grows with the fourth power of the size, are then measured
-on these images only.
+size, and not on depth; its tables have the other models on the same images too. Dense neighbours,
+whose cost grows with the fourth power of the size, are then measured on these images only.
 """
 
 from __future__ import annotations
@@ -175,14 +174,11 @@ def planned(options: argparse.Namespace) -> list[Job]:
             few, every = labelled_of(task, options)
             if size == options.sizes[0] or not options.denoised_limit:
                 jobs.append(Job(task, size, rows, few + every, options.limit))
-            elif task == "neighbours":
-                jobs.append(Job(task, size, rows, few, options.denoised_limit))
-                jobs.append(Job(task, size, fewer, every, options.denoised_limit))
-            elif task in MASKS:
+                continue
+            if task not in ("neighbours", "classification"):
                 jobs.append(Job(task, size, fewer, few + every, options.limit))
-                jobs.append(Job(task, size, rows, few or every, options.denoised_limit))
-            elif task != "classification":
-                jobs.append(Job(task, size, fewer, few + every, options.limit))
+            if task in MASKS:
+                jobs.append(Job(task, size, rows, few + every, options.denoised_limit))
     return jobs
 
 

@@ -228,6 +228,8 @@ def page(rows: dict[str, dict[str, list[bool]]], count: int) -> str:
             features = "final tokens" if " views, " in key else METHODS[name]
             lines.append(f"| {name} | {features} | {cells} | {paired(ours, found)} |")
         tables.append("\n".join(lines) + cost(key, rows))
+    sizes = list(dict.fromkeys(size_of(key) for key in rows))
+    tables = [side_by_side(size, rows) for size in sizes] + tables
     return HEAD.format(
         count=count,
         date=time.strftime("%Y-%m-%d"),
@@ -235,6 +237,24 @@ def page(rows: dict[str, dict[str, list[bool]]], count: int) -> str:
         torch=torch.__version__,
         tables="\n".join(tables),
     )
+
+
+def size_of(key: str) -> str:
+    return key.rpartition(", ")[2]
+
+
+def side_by_side(size: str, rows: dict[str, dict[str, list[bool]]]) -> str:
+    """The models of one size, with their differences to the first on the same images."""
+    lines = [f"\n## side by side, {size}\n", "| method | model | all | minus the first |"]
+    lines.append("|---|---|---|---|")
+    mine = {key.removesuffix(f", {size}"): row for key, row in rows.items() if size_of(key) == size}
+    first = next(iter(mine.values()))
+    for method in ("LOST", "ours"):
+        for name, row in mine.items():
+            found = np.array(row[method])
+            apart = "-" if row is first else paired(found, np.array(first[method]))
+            lines.append(f"| {method} | {name} | {interval(found)} | {apart} |")
+    return "\n".join(lines)
 
 
 def cost(key: str, rows: dict[str, dict[str, list[bool]]]) -> str:

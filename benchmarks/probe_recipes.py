@@ -1,6 +1,6 @@
 """The fast segmentation probe against the stepwise one: mean IoU, and the time of the fit.
 
-    python benchmarks/probe_recipes.py --work WORK [--size 224] [--labelled 60 300] [--seeds 3]
+    python benchmarks/probe_recipes.py --work WORK [--size 224] [--labelled 300 60] [--seeds 3]
 
 Both fit the head of the linear-probing protocol to the same cached tokens of the demo model on
 DATA/voc, several times: a seed decides the first weights and the order of the images. WORK keeps
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--data", type=Path, default=DATA / "voc")
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--labelled", type=int, nargs="+", default=[60, 300])
+    parser.add_argument("--labelled", type=int, nargs="+", default=[300, 60])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=2000, help="of the stepwise probe")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
@@ -56,8 +56,8 @@ def main() -> None:
         bench = Bench(seen, held, train, test, options)
         fits = [
             bench.fit(recipe, labelled, seed)
-            for seed in range(options.seeds)
             for labelled in options.labelled
+            for seed in range(options.seeds)
             for recipe in RECIPES
         ]
     with written_whole(RESULT) as temporary:
