@@ -59,7 +59,8 @@ def kind_of(backbone: VitBackbone) -> str:
         )
     if "register" in backbone.prefix_names and kind not in HOLD_REGISTERS:
         raise ModelError(
-            f"no Hugging Face class of this family ({kind}) can hold registers; use format='timm'."
+            f"no Hugging Face class of this family ({kind}) can hold registers; use format='timm',"
+            " or cure the model with registers=0."
         )
     if not isinstance(backbone.network.norm, nn.LayerNorm):
         raise ModelError(
@@ -67,6 +68,11 @@ def kind_of(backbone: VitBackbone) -> str:
             " does; use format='timm'."
         )
     return kind
+
+
+def takes_registers(backbone: VitBackbone) -> bool:
+    """Tell whether Hugging Face has a class for this network with registers."""
+    return _recognised(backbone) in ("dinov2", *HOLD_REGISTERS)
 
 
 def config_of(backbone: VitBackbone) -> dict[str, Any]:

@@ -39,7 +39,9 @@ def command(
     size: options.Size = None,
     epochs: options.Epochs = None,
     views: Annotated[int | None, typer.Option(min=1, help="Averaged by the teacher.")] = None,
-    registers: Annotated[int | None, typer.Option(min=0, help="Tokens to add.")] = None,
+    registers: Annotated[
+        int | None, typer.Option(min=0, help="Tokens to add; 16 where there is room.")
+    ] = None,
     batch: options.Step = None,
     micro: options.Micro = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the blocks.")] = None,

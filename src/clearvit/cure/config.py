@@ -34,7 +34,7 @@ class CureConfig:
     fraction: float = 0.15  # largest shift of a view, as a share of the grid
     features: Features = "auto"  # "tokens", or "text" for CLIP: NACLIP teaches MaskCLIP
     layer: int | None = None  # block whose tokens to clean, from 0; None is the last
-    registers: int = 0  # tokens to add; 0 distils without
+    registers: int | None = None  # tokens to add; None: 16 where the network can hold new ones
     init: Init = "mean-patch"  # where they start; "official" disturbs small models
     unlock: tuple[str, ...] = ("all",)
     epochs: int = 6

@@ -16,7 +16,7 @@ from clearvit.backbones.vit import VitBackbone
 from clearvit.cure.config import METHODS, CureConfig, Method
 from clearvit.cure.distill import Report, distill, parts_to_unlock
 from clearvit.cure.features import pair_of, whole
-from clearvit.cure.registers import check_can_hold
+from clearvit.cure.registers import registers_for
 from clearvit.cure.result import restored, write_result
 from clearvit.cure.targets import TargetConfig, Targets
 from clearvit.cure.unlock import parameters_of
@@ -93,6 +93,8 @@ def _distilled(
 ) -> VitBackbone:
     """Check all that can be checked, then compute targets, train, and write the result."""
     pair = pair_of(backbone, config.features, config.layer)
+    registers = registers_for(pair.student, config.registers)
+    config = dataclasses.replace(config, registers=registers)
     _check(pair.student, config)
     check = None if report is None else functools.partial(report, "check")
     pictures, skipped = readable(find_images(images), backbone, check)
@@ -122,8 +124,6 @@ def _distilled(
 
 def _check(student: VitBackbone, config: CureConfig) -> None:
     """Refuse, before any work, what cannot be done."""
-    if config.registers:
-        check_can_hold(student)
     for part in parts_to_unlock(config):
         if part != "registers":
             parameters_of(student, part)

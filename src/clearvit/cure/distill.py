@@ -151,7 +151,11 @@ def distill(
     training, held = split(len(targets.pictures), config.validation)
     sample = torch.stack([targets.pixels(number) for number in training[:SAMPLE]])
     start = initial_registers(
-        backbone, config.registers, sample.to(backbone.device), init=config.init, seed=config.seed
+        backbone,
+        config.registers or 0,
+        sample.to(backbone.device),
+        init=config.init,
+        seed=config.seed,
     )
     student = with_registers(backbone, start)
     plain = student.plain if isinstance(student, DenseClip) else student

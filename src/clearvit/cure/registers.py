@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from clearvit.backbones.blueprint import load_exactly, registers_option
+from clearvit.backbones.hf_back import takes_registers
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError, closest
 
 Init = Literal["mean-patch", "official", "zeros"]
 INITS: tuple[Init, ...] = get_args(Init)
+MANY = 16  # that won over 0 and 4 on held-out photos, by little
 NOISE = 0.02  # of the spread of the patch embeddings: registers must differ to be told apart
 
 
@@ -44,24 +46,44 @@ def with_registers(backbone: VitBackbone, registers: Tensor) -> VitBackbone:
     return backbone.around(network, blueprint)
 
 
+def registers_for(backbone: VitBackbone, wanted: int | None) -> int:
+    """Decide how many registers to add: as many as wanted, else 16 where there is a place.
+
+    A model of Hugging Face gets none unasked if it could not go back there with them.
+    """
+    if wanted is None:
+        lost = backbone.name.startswith("hf:") and not takes_registers(backbone)
+        return 0 if lost or _obstacle(backbone) else MANY
+    if wanted:
+        check_can_hold(backbone)
+    return wanted
+
+
 def check_can_hold(backbone: VitBackbone) -> None:
     """Refuse a model that has registers already or whose family has no place for them."""
+    obstacle = _obstacle(backbone)
+    if obstacle:
+        raise ModelError(obstacle)
+
+
+def _obstacle(backbone: VitBackbone) -> str | None:
     names = backbone.prefix_names
     if "register" in names:
-        raise ModelError(
+        return (
             f"'{backbone.name}' has {names.count('register')} registers already, trained or from an"
             " earlier cure. Cure the original model, or distil without new ones: registers=0."
         )
     if "distillation" in names:
-        raise ModelError(
+        return (
             f"'{backbone.name}' has a distillation token, and timm's distilled networks cannot hold"
             " registers beside it. Distil without: registers=0."
         )
     if backbone.blueprint is None:
-        raise ModelError(
+        return (
             f"'{backbone.name}' cannot be given registers: its architecture is not known. Create"
             " it with timm.create_model, or distil without: registers=0."
         )
+    return None
 
 
 def initial_registers(
