@@ -105,7 +105,7 @@ def distilled(
     clock = Clock(folder)
     cured = cv.cure(raw, training, out=folder, config=config, report=clock)
     content = json.loads((folder / "cure.json").read_text())
-    return named(cured, f"cured, {registers} registers"), {
+    return named(cured, title_of(registers)), {
         "registers": registers,
         "epochs": len(content["epochs"]) - 1,
         "best": content["best_epoch"],
@@ -136,6 +136,10 @@ class Clock:
     def seconds(self) -> dict[str, float]:
         """Give the time of the two long phases."""
         return {"targets": self.spent.get("targets", 0.0), "train": self.spent.get("train", 0.0)}
+
+
+def title_of(registers: int) -> str:
+    return f"cured, {registers} registers"
 
 
 def named(backbone: cv.Backbone, name: str) -> cv.Backbone:
@@ -184,7 +188,7 @@ largest: largest norm in the block where it has most, times the median of its im
 of features under a shift by whole patches, as a share of the distance between different contents.
 Cost: time of a forward pass. The ten-view average is no row: it runs the raw network ten times,
 the high-norm tokens stay in the blocks of each pass as they are, and only what comes out is clean.
-{halves(comparison)}
+{halves(comparison, runs)}
 ## Number of registers, judged by the cure's own held-out photos
 
 | registers | distance to targets before | after | best epoch | time, targets + training |
@@ -195,17 +199,17 @@ The targets are computed once{" and shared by all runs" * many}.
 """
 
 
-def halves(comparison: object) -> str:
-    """Tell the photos that the choice of the recipe saw from the others."""
+def halves(comparison: object, runs: list[dict]) -> str:
+    """Tell the photos that the choice of the recipe saw from the others, for the best run."""
     if len(comparison.images) <= SEEN:
         return ""
-    seen, others = (
-        gap(comparison.rows[1], comparison, part) for part in (slice(SEEN), slice(SEEN, None))
-    )
+    best = max(runs, key=lambda run: run["after"])["registers"]
+    row = next(r for r in comparison.rows if r.model == title_of(best))
+    seen, others = (gap(row, comparison, part) for part in (slice(SEEN), slice(SEEN, None)))
     return f"""
 Nothing was trained on these photos, and the recipe was chosen on others; an earlier one had been
-chosen on photos that include the first {SEEN} of these ([tried](tried.md)). Gap closed by the cure
-on these {SEEN}: {seen}. On the {len(comparison.images) - SEEN} others: {others}.
+chosen on photos that include the first {SEEN} of these ([tried](tried.md)). Gap closed with {best}
+registers on these {SEEN}: {seen}. On the {len(comparison.images) - SEEN} others: {others}.
 """
 
 
