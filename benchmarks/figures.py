@@ -211,7 +211,7 @@ def evaluate(out: Path, _: int) -> None:
         axes.set_xscale("log")
         axes.set_xticks(list(raw), [f"{n}\nraw {value:.1f}" for n, value in raw.items()])
         axes.minorticks_off()
-        axes.set_ylim(-3, 5)
+        axes.set_ylim(-3, 6)
         short = title.replace("segmentation", "linear").replace(" of the test images", " photos")
         dress(axes, short, x="labelled images", y="mIoU of 7 minus raw")
     for empty in places[len(wanted) :]:
