@@ -106,7 +106,9 @@ def row(
     else:
         kind, lossy = ROWS[name]
         sick, mask = cv.testing.planted(base, kind, 0.02, block=BLOCK, until=BLOCK, lossy=lossy)
-    config = cv.CureConfig(epochs=options.epochs, lr=options.lr, patience=None, seed=seed)
+    config = cv.CureConfig(
+        registers=0, epochs=options.epochs, lr=options.lr, patience=None, seed=seed
+    )
     with tempfile.TemporaryDirectory() as folder:
         cured = cv.cure(sick, training, out=Path(folder) / "out", config=config)
     contenders = {"planted": sick, "cured": cured, "clean": base}
