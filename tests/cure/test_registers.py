@@ -96,18 +96,23 @@ def test_sixteen_are_added_where_there_is_a_place_for_them(tiny):
     assert registers_for(tiny, None) == 16
     assert registers_for(tiny, 3) == 3 and registers_for(tiny, 0) == 0
     cured = with_registers(tiny, torch.randn(2, 24))
-    assert registers_for(cured, None) == 0
+    with pytest.warns(UserWarning, match="no registers are added: .* has 2 registers already"):
+        assert registers_for(cured, None) == 0
     with pytest.raises(ModelError, match="has 2 registers already"):
         registers_for(cured, 3)
 
 
 def test_a_model_of_hugging_face_gets_none_that_it_could_not_take_home():
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
-    for name, expected in (("vit_tiny_patch16_224", 0), ("vit_small_patch14_dinov2", 16)):
-        backbone = cv.load(timm.create_model(name, **sizes))
-        assert registers_for(backbone, None) == 16
-        backbone.name = f"hf:{name}"
-        assert registers_for(backbone, None) == expected
+    plain, dino = (
+        cv.load(timm.create_model(name, **sizes))
+        for name in ("vit_tiny_patch16_224", "vit_small_patch14_dinov2")
+    )
+    assert registers_for(plain, None) == registers_for(dino, None) == 16
+    plain.name, dino.name = "hf:plain", "hf:dino"
+    assert registers_for(dino, None) == 16
+    with pytest.warns(UserWarning, match="no Hugging Face class could hold 'hf:plain'"):
+        assert registers_for(plain, None) == 0
 
 
 def test_initial_values(tiny):

@@ -47,7 +47,7 @@ def cure(
 ) -> Backbone:
     """Return a backbone with clean tokens; the given one is left as it was.
 
-    "distill" trains the network, and registers if asked for, to give in one forward pass the
+    "distill" adds registers and trains them with the network to give, in one forward pass, the
     tokens that the model gives on average over shifted and mirrored views (PH-Reg). "test-time"
     moves the activations behind high-norm tokens to one extra token, without training. "denoise"
     averages views in every forward pass.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,7 +17,7 @@ from clearvit.errors import ModelError, closest
 
 Init = Literal["mean-patch", "official", "zeros"]
 INITS: tuple[Init, ...] = get_args(Init)
-MANY = 16  # that won over 0 and 4 on held-out photos, by little
+MANY = 16  # won over none on held-out photos, by little: docs/results/cure.md
 NOISE = 0.02  # of the spread of the patch embeddings: registers must differ to be told apart
 
 
@@ -49,14 +50,20 @@ def with_registers(backbone: VitBackbone, registers: Tensor) -> VitBackbone:
 def registers_for(backbone: VitBackbone, wanted: int | None) -> int:
     """Decide how many registers to add: as many as wanted, else 16 where there is a place.
 
-    A model of Hugging Face gets none unasked if it could not go back there with them.
+    A model of Hugging Face gets none unasked if it could not go back there with them. Where none
+    are added unasked, a warning says why.
     """
-    if wanted is None:
-        lost = backbone.name.startswith("hf:") and not takes_registers(backbone)
-        return 0 if lost or _obstacle(backbone) else MANY
-    if wanted:
-        check_can_hold(backbone)
-    return wanted
+    if wanted is not None:
+        if wanted:
+            check_can_hold(backbone)
+        return wanted
+    obstacle = _obstacle(backbone)
+    if not obstacle and backbone.name.startswith("hf:") and not takes_registers(backbone):
+        obstacle = f"no Hugging Face class could hold '{backbone.name}' with them."
+    if obstacle:
+        warnings.warn(f"no registers are added: {obstacle}", stacklevel=2)
+        return 0
+    return MANY
 
 
 def check_can_hold(backbone: VitBackbone) -> None:
