@@ -1,14 +1,18 @@
 import pytest
 import torch
 
-import clearvit.backbones  # noqa: F401 - mends torchvision before any test imports timm
+import clearvit.backbones.guarded_timm  # noqa: F401 - before any test imports timm
 from clearvit.backbones.load import load
-from tests.demo_model import demo_backbone  # noqa: F401 - a fixture
+from tests.helpers.demo_model import demo_backbone  # noqa: F401 - a fixture
+
+THREADS = torch.get_num_threads()
 
 
 @pytest.fixture(autouse=True)
 def seeded():
+    """The same random numbers for every test, and the same threads: both decide the last bits."""
     torch.manual_seed(0)
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,11 @@ import pytest
 from PIL import Image
 
 from clearvit.backbones.load import load
-from clearvit.backbones.saved import save_backbone
+from clearvit.backbones.saved import save
 from tests.cli.test_cli import invoke
 from tests.cli.test_sweep import LINE
 from tests.conftest import tiny_network
-from tests.dense.made_data import class_folder, depth_folder, voc_masks
-from tests.dense.test_voc import thing
-from tests.evaluate.test_retrieval_layouts import cub
+from tests.helpers.made_data import class_folder, cub, depth_folder, voc_masks, voc_object
 from tests.test_docs import PAGES
 
 SHELL = ("", "bash", "text")
@@ -26,14 +24,14 @@ SIDE = "32"  # pixels
 NOT_RUN = {
     "make ": "the set-up itself: `make demo` and `make test` are timed in docs/results/fresh.md",
     "pip install": "the set-up of a machine, not of the suite",
-    "accelerate launch": "two processes are started by tests/cure/test_killed.py",
-    "python examples/train_tiny_clip.py": "minutes: tests/evaluate/test_zero_shot.py, marked slow",
-    "openclip:": "needs weights; on tiny OpenCLIP models by tests/evaluate/test_zero_shot.py",
+    "accelerate launch": "two processes are started by tests/cures/test_cure_killed.py",
+    "python examples/train_tiny_clip.py": "minutes: tests/evaluation/test_zero_shot_task.py, slow",
+    "openclip:": "needs weights; tiny ones: tests/evaluation/test_zero_shot_task.py",
     "timm:": "needs the hub; tests/backbones load every family without weights",
-    "s3://": "needs a server; tests/retrieval/test_object_store.py starts one",
-    "--engine ray": "starts a cluster; tests/shards/test_killed.py does",
+    "s3://": "needs a server; tests/retrieval/index/test_object_store.py starts one",
+    "--engine ray": "starts a cluster; tests/shards/test_shards_killed.py does",
     "export AWS": "keys of a store",
-    "--recipe sgd": "2,000 steps; with few of them by tests/evaluate/test_evaluate.py",
+    "--probe sgd": "2,000 steps; with few of them by tests/evaluation/test_evaluate.py",
 }
 BEGINNINGS = ("clearvit ", "make ", "pip ", "python ", "accelerate ", "export ")
 
@@ -75,7 +73,7 @@ def workplace(tmp_path_factory):
     depth_folder(folder / "nyu")
     cub(folder / "CUB_200_2011")
     for name in ("small", "cured", "epoch-10", "epoch-20"):
-        save_backbone(load(tiny_network(depth=12)), folder / name)
+        save(load(tiny_network(depth=12)), folder / name)
     made = (
         "prune dir:small --out pruned --scorer class",
         "export dir:small --format openvino --size 32 --out fast",
@@ -95,7 +93,7 @@ def annotated(root):
     (root / "ImageSets/Main").mkdir()
     pictures = sorted((root / "JPEGImages").iterdir())
     for picture in pictures:
-        text = f"<annotation>{thing(3, 3, 20, 20)}</annotation>"
+        text = f"<annotation>{voc_object(3, 3, 20, 20)}</annotation>"
         (root / "Annotations" / f"{picture.stem}.xml").write_text(text)
         Image.open(picture).save(picture.with_suffix(".jpg"))
     names = "".join(f"{picture.stem}\n" for picture in pictures)

@@ -1,5 +1,7 @@
 import json
 import os
+import signal
+import threading
 
 import pytest
 import torch
@@ -37,6 +39,37 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path):
         os._exit(0)
     os.waitpid(dead, 0)
     for pid in (dead, os.getpid()):
-        (tmp_path / f".a.json.{pid}.part").touch()
+        (tmp_path / f".a.json.{pid}.part").mkdir()
+        (tmp_path / f".a.json.{pid}.part" / ".tmp3fWq").touch()  # of the library that wrote
+    (tmp_path / f".b.json.{dead}.part").touch()
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [f".a.json.{os.getpid()}.part"]
+
+
+def test_a_library_that_is_killed_while_it_writes_leaves_nothing_we_cannot_find(tmp_path):
+    """Safetensors writes to a temporary file of its own, beside the one it was given."""
+    pid = os.fork()
+    if not pid:
+        with written_whole(tmp_path / "model.safetensors") as temporary:
+            (temporary.parent / ".tmp5e3m82").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert [path.name for path in tmp_path.iterdir()] == [f".model.safetensors.{pid}.part"]
+    remove_leftovers(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_safetensors_puts_nothing_beside_our_temporary_directory(tmp_path):
+    seen, done = set(), threading.Event()
+
+    def watch():
+        while not done.is_set():
+            seen.update(path.name for path in tmp_path.iterdir())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with written_whole(tmp_path / "a.safetensors") as temporary:
+        save_file({"a": torch.zeros(10_000_000)}, temporary)
+    done.set()
+    watcher.join()
+    assert seen <= {f".a.safetensors.{os.getpid()}.part", "a.safetensors"}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class ClearvitError(Exception):
-    """Anything a user can mend; the command line prints it without a traceback."""
+    """An error the user can fix; the command line prints it without a traceback."""
 
 
 class ModelError(ClearvitError):
@@ -24,6 +24,14 @@ class StoreError(ClearvitError):
 
 class TrainingError(ClearvitError):
     """A training cannot begin, or cannot go on."""
+
+
+class OptionError(ClearvitError):
+    """An option has a value that is not allowed, or does not exist."""
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option  # its name in Python
 
 
 def closest(name: str, known: Iterable[str], count: int = 5) -> str:

@@ -1,25 +1,104 @@
-"""How long work tells how far it is."""
+"""How long work says how far it is: one callback for every verb."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
-Progress = Callable[[int, int], None]
-"""Called with what is done and with the total."""
+SECONDS = 30.0  # between two lines in a log
+QUIET = "CLEARVIT_PROGRESS"  # set to 0 for silence
+
+
+class Progress(Protocol):
+    """Called with the stage, what is done of it, of how much, and a note on how it goes.
+
+    A total of 0 makes the note a message of its own.
+    """
+
+    def __call__(self, stage: str, done: int, total: int, note: str = "", /) -> None:
+        """Report once; cheap enough to be called for every batch."""
 
 
 class Meter:
-    """Count what is done, whichever part of the work does it."""
+    """Count what is done of one stage, whichever part of the work does it."""
 
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
+    def __init__(self, progress: Progress | None, total: int, stage: str = "images") -> None:
+        self.progress, self.total, self.stage, self.done = progress, total, stage, 0
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int = 1) -> None:
         """Add to what is done; it never passes the total."""
         self.done = min(self.done + count, self.total)
         if self.progress:
-            self.progress(self.done, self.total)
+            self.progress(self.stage, self.done, self.total)
 
     def finish(self) -> None:
         """Count what was not needed as done."""
         self.advance(self.total - self.done)
+
+
+def is_main_process() -> bool:
+    """Tell whether this process is the one that speaks, where a launcher started several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def show_progress() -> Iterator[Progress]:
+    """Give a callback that draws bars in a terminal or notebook and writes lines to a log."""
+    if not is_main_process() or os.environ.get(QUIET) == "0":
+        yield silent
+    elif sys.stderr.isatty() or "ipykernel" in sys.modules:
+        with _bars() as progress:
+            yield progress
+    else:
+        yield log_progress()
+
+
+def log_progress(
+    write: Callable[[str], object] | None = None, clock: Callable[[], float] = time.monotonic
+) -> Progress:
+    """Give a callback that writes a line every half minute, and messages at once."""
+    say = write or (lambda text: print(text, file=sys.stderr, flush=True))
+    last, seen = clock(), set[str]()
+
+    def progress(stage: str, done: int, total: int, note: str = "") -> None:
+        nonlocal last
+        if not total:
+            say(note)
+        elif clock() - last >= SECONDS or (done >= total and stage in seen):
+            last = clock()
+            seen.add(stage) if done < total else seen.discard(stage)
+            say(f"{stage}: {done}/{total}{f' ({note})' if note else ''}")
+
+    return progress
+
+
+def silent(stage: str, done: int, total: int, note: str = "") -> None:
+    """Report nothing; for verbs that are called by other verbs."""
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    """Draw one bar per stage; messages appear above them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    stages = TextColumn("{task.description:16}")
+    notes = TextColumn("{task.fields[note]}")
+    columns = (stages, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), notes)
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        tasks = {}
+
+        def progress(stage: str, done: int, total: int, note: str = "") -> None:
+            if not total:
+                bars.console.print(note, markup=False, highlight=False, soft_wrap=True)
+                return
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total, note="")
+            bars.update(tasks[stage], completed=done, total=total, note=note)
+
+        yield progress

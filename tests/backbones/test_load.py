@@ -10,14 +10,14 @@ from timm.data import create_transform, resolve_model_data_config
 
 from clearvit.backbones.load import load
 from clearvit.backbones.preprocessing import Preprocessing
-from clearvit.backbones.saved import save_backbone
+from clearvit.backbones.saved import save
 from clearvit.errors import ModelError
 from tests.conftest import tiny_network
 
 
 @pytest.fixture
 def saved(tmp_path):
-    return save_backbone(load(tiny_network(reg_tokens=2, no_embed_class=True)), tmp_path / "model")
+    return save(load(tiny_network(reg_tokens=2, no_embed_class=True)), tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_timm_local_dir_is_a_name_too(saved):
 
 def test_the_position_rule_is_saved_and_can_be_overridden(tmp_path):
     backbone = load(tiny_network(), positions="bicubic-offset")
-    folder = save_backbone(backbone, tmp_path)
+    folder = save(backbone, tmp_path)
     assert load(f"dir:{folder}").positions == "bicubic-offset"
     assert load(f"dir:{folder}", positions="bicubic").positions == "bicubic"
     pixels = torch.randn(1, 3, 48, 48)
@@ -129,7 +129,7 @@ def test_a_directory_of_a_newer_version_is_refused(saved):
 )
 def test_networks_of_many_kinds_survive_saving(name, tmp_path):
     backbone = load(timm.create_model(name, depth=2, img_size=128, dynamic_img_size=True))
-    again = load(f"dir:{save_backbone(backbone, tmp_path)}")
+    again = load(f"dir:{save(backbone, tmp_path)}")
     pixels = torch.randn(1, 3, *again.fitting_size(64))
     assert torch.equal(again.tokens(pixels).patches, backbone.tokens(pixels).patches)
     assert again.prefix_names == backbone.prefix_names
@@ -139,7 +139,7 @@ def test_a_network_that_cannot_be_rebuilt_is_not_saved(tmp_path):
     network = tiny_network()
     network.blocks[1].mlp = torch.nn.Linear(24, 24)
     with pytest.raises(ModelError, match="do not fit"):
-        save_backbone(load(network), tmp_path / "out")
+        save(load(network), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -172,6 +172,7 @@ def test_a_swin_of_one_size_says_so_and_a_loaded_one_takes_any(monkeypatch):
     monkeypatch.setattr(
         timm, "create_model", lambda name, pretrained, **options: create(name, **options)
     )
+    monkeypatch.setattr("clearvit.backbones.sources.timm.check_reachable", lambda name: None)
     loaded = load("timm:swin_tiny_patch4_window7_224.ms_in1k")
     assert loaded.tokens(torch.randn(1, 3, 96, 160)).grid == (3, 5)
 

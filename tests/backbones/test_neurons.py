@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearvit.backbones.load import load
-from clearvit.backbones.neurons import NeuronBackbone, moved_to_register, second_layer
-from clearvit.backbones.saved import save_backbone
+from clearvit.backbones.neurons import NeuronBackbone, move_to_register, second_layer
+from clearvit.backbones.saved import save
 from clearvit.errors import ModelError
 from clearvit.testing import planted
 from tests.conftest import randomised, tiny_network
@@ -67,7 +67,7 @@ def edits(draw):
 @given(edits())
 def test_the_edit_equals_plain_numpy(edit):
     hidden, units, register, spared = edit
-    ours = moved_to_register(hidden, units, register, spared=spared)
+    ours = move_to_register(hidden, units, register, spared=spared)
     theirs = by_hand(hidden.numpy(), units.tolist(), register, spared)
     assert np.array_equal(ours.numpy(), theirs)
 
@@ -76,17 +76,17 @@ def test_the_edit_equals_plain_numpy(edit):
 @given(edits())
 def test_other_tokens_are_exactly_zero_and_other_units_untouched(edit):
     hidden, units, register, spared = edit
-    result = moved_to_register(hidden, units, register, spared=spared)
+    result = move_to_register(hidden, units, register, spared=spared)
     others = [token for token in range(hidden.shape[1]) if token not in (register, *spared)]
     assert not result[:, others][..., units].any()
     rest = [unit for unit in range(hidden.shape[2]) if unit not in units.tolist()]
     assert torch.equal(result[..., rest], hidden[..., rest])
-    assert torch.equal(moved_to_register(result, units, register, spared=spared), result)
+    assert torch.equal(move_to_register(result, units, register, spared=spared), result)
 
 
 def test_the_strongest_value_keeps_its_sign():
     hidden = torch.tensor([[[1.0], [-3.0], [2.0]]])
-    result = moved_to_register(hidden, torch.tensor([0]), 0)
+    result = move_to_register(hidden, torch.tensor([0]), 0)
     assert result.flatten().tolist() == [-3.0, 0.0, 0.0]
 
 
@@ -172,7 +172,7 @@ def test_the_fingerprint_tells_neurons_apart(edited, plain):
 @pytest.mark.parametrize("spare", [True, False])
 def test_saved_neurons_come_back_exactly(plain, tmp_path, spare):
     backbone = NeuronBackbone(plain, NEURONS, spare_class=spare)
-    again = load(f"dir:{save_backbone(backbone, tmp_path)}")
+    again = load(f"dir:{save(backbone, tmp_path)}")
     pixels = torch.randn(2, 3, 40, 24)
     assert isinstance(again, NeuronBackbone)
     assert torch.equal(again.tokens(pixels).patches, backbone.tokens(pixels).patches)
@@ -180,14 +180,14 @@ def test_saved_neurons_come_back_exactly(plain, tmp_path, spare):
 
 
 def test_plain_timm_cannot_load_it_uncured(edited, plain, tmp_path):
-    save_backbone(plain, tmp_path)
-    save_backbone(edited, tmp_path)  # over a model that timm could load
+    save(plain, tmp_path)
+    save(edited, tmp_path)  # over a model that timm could load
     assert not (tmp_path / "config.json").exists()
     assert json.loads((tmp_path / "clearvit.json").read_text())["neurons"] == {
         "0": [3, 90],
         "2": [5],
     }
-    save_backbone(plain, tmp_path)
+    save(plain, tmp_path)
     assert (tmp_path / "config.json").exists()
     assert not isinstance(load(f"dir:{tmp_path}"), NeuronBackbone)
 

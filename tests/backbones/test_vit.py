@@ -110,7 +110,7 @@ def test_sizes_the_patch_does_not_divide_are_rounded(tiny):
     "pixels", [torch.zeros(2, 32, 32), torch.zeros(1, 4, 32, 32), torch.zeros(1, 3, 8, 8).int()]
 )
 def test_tensors_that_are_no_normalised_images_are_refused(tiny, pixels):
-    with pytest.raises(ImageError, match="normalised floats"):
+    with pytest.raises(ImageError, match="normalized floats"):
         tiny.tokens(pixels)
 
 
@@ -143,3 +143,11 @@ def test_forward_has_gradients_and_tokens_has_none(tiny):
     tiny.forward(pixels).patches.sum().backward()
     assert pixels.grad is not None and pixels.grad.abs().sum() > 0
     assert not tiny.tokens(pixels).patches.requires_grad
+
+
+def test_tokens_print_their_shapes_in_two_lines(tiny):
+    tokens = tiny.tokens(torch.randn(2, 3, 32, 32), layers=[0, -1], norm=False)
+    assert str(tokens) == (
+        "Tokens(patches (2, 16, 24), grid 4x4, 1 class, before the final norm,\n"
+        "       blocks of layers [0, 2])"
+    )

@@ -1,39 +1,52 @@
 """All verbs speak alike."""
 
-import importlib
+import dataclasses
 import re
 import shlex
 import subprocess
 import sys
-from typing import get_args
 
 import pytest
 import typer
 
 from clearvit.cli import app
+from clearvit.options import choices_of, option_types
 from tests.cli.test_cli import invoke
 from tests.test_docs import PAGES
 
-GROUP = typer.main.get_command(app)
-VERBS = sorted(GROUP.commands)
-CHOICES = {
-    "tokens": ("Dtype", "Engine"),
-    "cure": ("Method", "Init", "Rates", "Sampler", "Vary", "Features"),
-    "prune": ("Scorer", "Fill", "Labels", "Objective"),
-    "export": ("Format", "Quantise"),
-}
+
+def leaves(group, prefix=""):
+    """All commands by name; those of a group have two words, such as "evaluate depth"."""
+    found = {}
+    for name, command in sorted(group.commands.items()):
+        below = getattr(command, "commands", None)
+        found |= leaves(command, f"{name} ") if below else {f"{prefix}{name}": command}
+    return found
+
+
+COMMANDS = leaves(typer.main.get_command(app))
+VERBS = list(COMMANDS)
 LINE = re.compile(r"^(?:\$ )?(clearvit .*)$", re.MULTILINE)
 
 
+def fields_of(verb):
+    """Fields of all configs of a verb that are offered on the command line, with their types."""
+    for config in COMMANDS[verb].callback.configs:
+        hints = option_types(config)
+        for field in dataclasses.fields(config):
+            if not field.metadata["hidden"]:
+                yield field, hints[field.name]
+
+
 def options_of(verb):
-    return {name for p in GROUP.commands[verb].params for name in (*p.opts, *p.secondary_opts)}
+    return {name for p in COMMANDS[verb].params for name in (*p.opts, *p.secondary_opts)}
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_teaches_by_examples_that_the_verb_understands(verb):
-    done = invoke(verb, "--help")
+    done = invoke(*verb.split(), "--help")
     assert done.exit_code == 0
-    text = GROUP.commands[verb].help
+    text = COMMANDS[verb].help
     examples = re.findall(r"Example: `(clearvit [^`]+)`", text)
     assert examples
     for example in examples:
@@ -42,7 +55,7 @@ def test_help_teaches_by_examples_that_the_verb_understands(verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_is_explained(verb):
-    for parameter in GROUP.commands[verb].params:
+    for parameter in COMMANDS[verb].params:
         assert getattr(parameter, "help", ""), f"{verb}: {parameter.name}"
 
 
@@ -56,9 +69,7 @@ def test_verbs_that_run_a_model_take_the_same_options():
         if verb in ("demo", "report"):  # the first calls the others, the second runs no model
             continue
         assert {"--device", "--threads"} <= options_of(verb), verb
-        if "model" in {
-            p.name for p in GROUP.commands[verb].params if not p.opts[0].startswith("-")
-        }:
+        if "model" in {p.name for p in COMMANDS[verb].params if not p.opts[0].startswith("-")}:
             assert {"--size", "--positions", "--out"} <= options_of(verb), verb
 
 
@@ -75,11 +86,12 @@ def understood(line):
     words = [word for word in shlex.split(line, comments=True)[1:]]
     if words[0] in ("--version", "--install-completion", "--show-completion", "--help"):
         return
-    verb, *rest = words
+    deep = " ".join(words[:2]) in COMMANDS
+    verb, rest = (" ".join(words[:2]), words[2:]) if deep else (words[0], words[1:])
     assert verb in VERBS, line
     flags = {word.partition("=")[0] for word in rest if word.startswith("--")}
     assert flags <= options_of(verb) | {"--help"}, f"{line}: {flags - options_of(verb)}"
-    required = [p for p in GROUP.commands[verb].params if p.required]
+    required = [p for p in COMMANDS[verb].params if p.required]
     places = [p for p in required if p.param_type_name == "argument"]
     given = [word for word in rest if not word.startswith("-")]
     assert len(given) >= len(places), line
@@ -107,14 +119,34 @@ def test_a_wrong_option_ends_with_two_and_a_wrong_model_with_one(tmp_path):
     assert debugged.returncode == 1 and "Traceback" in debugged.stderr
 
 
-@pytest.mark.parametrize(
-    "verb, option", [(verb, option) for verb, names in CHOICES.items() for option in names]
-)
-def test_a_wrong_choice_ends_with_two_and_names_the_right_ones(verb, option):
-    choices = get_args(getattr(importlib.import_module(f"clearvit.cli.{verb}"), option))
-    done = invoke(verb, "demo", "--out", "out", f"--{option.lower()}", "nonsense")
+CHOICES = [
+    (verb, field.name.replace("_", "-"), choices_of(hint))
+    for verb in VERBS
+    for field, hint in fields_of(verb)
+    if choices_of(hint) and hint not in (str, tuple[str, ...])
+]
+
+
+@pytest.mark.parametrize("verb, option, choices", CHOICES)
+def test_a_wrong_choice_ends_with_two_and_names_the_right_ones(verb, option, choices):
+    done = invoke(*verb.split(), f"--{option}", "nonsense")
     assert done.exit_code == 2
-    assert all(f"'{choice}'" in done.output for choice in choices)
+    assert all(choice in re.sub(r"\s+│?\s*│?\s*", "", done.output) for choice in choices)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_offers_the_fields_of_its_configs_and_nothing_else(verb):
+    names = {field.name for field, _ in fields_of(verb)}
+    params = {p.name for p in COMMANDS[verb].params if p.param_type_name == "option"}
+    assert params - {"help", "out", "data"} == names - {"out"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_sentences_are_sentences(verb):
+    for field, _ in fields_of(verb):
+        text = field.metadata["help"]
+        assert text[0].isupper() and text.endswith("."), f"{verb} --{field.name}: {text}"
+        assert not text.startswith(("Of ", "That ")), f"{verb} --{field.name}: {text}"
 
 
 def test_the_import_is_light():

@@ -20,7 +20,7 @@ from PIL import Image, ImageFile
 from clearvit.errors import ImageError
 from clearvit.images import read_image
 from clearvit.images.decode import MAX_PIXELS
-from tests.images.hostile import encoded, picture, png_header, write_good, write_hostile
+from tests.helpers.hostile import encoded, picture, png_header, write_good, write_hostile
 
 # Stored orientation -> how the upright picture must be turned to be stored that way (EXIF 2.32,
 # 4.6.4.A): written with numpy and independently of the code, which maps the other way round.
@@ -307,7 +307,7 @@ def test_failing_exif_is_ignored(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_first_frame_is_taken():
-    frames = [Image.new("RGB", (4, 4), colour) for colour in ((255, 0, 0), (0, 0, 255))]
+    frames = [Image.new("RGB", (4, 4), color) for color in ((255, 0, 0), (0, 0, 255))]
     for kind in ("GIF", "PNG", "TIFF", "WEBP"):
         content = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
         red, _, blue = read_image(content).getpixel((0, 0))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clearvit.errors import ImageError
-from clearvit.images import Picture, find_images, read_image, spread
+from clearvit.images import ImageSource, find_images, read_image, spread_evenly
 from clearvit.images import walk as walk_module
 from clearvit.images.find import SUFFIXES
 
@@ -69,7 +69,7 @@ def test_order_does_not_depend_on_the_file_system(tmp_path: Path, monkeypatch: p
     assert names(tmp_path) == expected == ["3.jpg", "a/4.jpg", "one/1.jpg", "two/2.jpg"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems normalise names themselves")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems normalize names themselves")
 def test_composed_and_decomposed_accents_sort_alike(tmp_path: Path):
     touch(tmp_path, "é.jpg", "z.jpg", "e\u0301a.jpg")
     assert names(tmp_path) == ["z.jpg", "é.jpg", "e\u0301a.jpg"]
@@ -150,7 +150,7 @@ def test_folder_without_images_says_what_was_looked_for(tmp_path: Path):
 def test_single_file_is_taken_whatever_its_suffix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     touch(tmp_path, "sub/scan.dat")
     monkeypatch.chdir(tmp_path)
-    assert find_images("sub/scan.dat") == [Picture("sub/scan.dat", "sub/scan.dat")]
+    assert find_images("sub/scan.dat") == [ImageSource("sub/scan.dat", "sub/scan.dat")]
     assert names(Path("sub") / "scan.dat") == ["sub/scan.dat"]
 
 
@@ -212,7 +212,7 @@ def test_list_keeps_its_order_and_makes_names_unique():
 
 def test_single_image_in_memory():
     image = Image.new("RGB", (2, 2))
-    assert find_images(image) == [Picture("image-000000", image)]
+    assert find_images(image) == [ImageSource("image-000000", image)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -237,12 +237,12 @@ def test_wrong_types_name_the_remedy():
 
 def test_picture_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Picture("a", "a").name = "b"  # type: ignore[misc]
+        ImageSource("a", "a").name = "b"  # type: ignore[misc]
 
 
 @given(st.integers(0, 50), st.integers(0, 60))
 def test_spread_takes_so_many_in_order_and_evenly(total: int, count: int):
-    few = spread(range(total), count)
+    few = spread_evenly(range(total), count)
     assert len(few) == min(total, count) == len(set(few)) and few == sorted(few)
     gaps = {later - earlier for earlier, later in itertools.pairwise(few)}
     assert not gaps or max(gaps) - min(gaps) <= 1

@@ -7,14 +7,14 @@ import shutil
 import pytest
 from PIL import Image
 
-from clearvit.report.book import bind
+from clearvit.report.combine import combine_pages
 from clearvit.report.elements import (
     Command,
     Details,
     Facts,
+    ImageElement,
     Notice,
     Paragraph,
-    Picture,
     Section,
     Slider,
     Table,
@@ -25,7 +25,7 @@ from clearvit.report.page import write_page
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-def png(colour, size=(600, 200)):
+def render_png(colour, size=(600, 200)):
     file = io.BytesIO()
     Image.new("RGB", size, colour).save(file, "PNG")
     return file.getvalue()
@@ -39,16 +39,18 @@ def report(tmp_path_factory):
         Facts((("high-norm patches", "0.4 %"), ("blocks", "12"))),
         Notice("Artifacts found", "Some patches are long.", "bad", (Command("clearvit cure"),)),
         Table(("model", *(f"column {i}" for i in range(12))), (("demo", *range(12)),), "Numbers."),
-        Picture(png("gray", (2000, 300)), alt="norms by block", caption="Norms."),
+        ImageElement(render_png("gray", (2000, 300)), alt="norms by block", caption="Norms."),
         Details("More", (Paragraph("folded"),)),
     )
     chosen = Tabs("photo", (("cat", (Paragraph("of cat"),)), ("dog", (Paragraph("of dog"),))))
-    slider = Slider(png("red"), png("blue"), ("raw", "cured"), alt="colours", caption="Before.")
+    slider = Slider(
+        render_png("red"), render_png("blue"), ("raw", "cured"), alt="colours", caption="Before."
+    )
     pages = [
         write_page(folder / "a.html", "Diagnosis", [Section("Verdict", elements)]),
         write_page(folder / "b.html", "Comparison", [Section("Look", (chosen, slider))]),
     ]
-    return bind(pages, folder / "report.html", "Report")
+    return combine_pages(pages, folder / "report.html", "Report")
 
 
 @pytest.fixture(scope="module")

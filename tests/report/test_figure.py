@@ -19,7 +19,7 @@ def pixels(figure):
 
 
 def test_kinds_and_shapes_follow_from_the_content():
-    assert Panel("t", PHOTO).kind == "picture"
+    assert Panel("t", PHOTO).kind == "image"
     assert Panel("t", values=VALUES).kind == "heat"
     assert Panel("t", PHOTO, VALUES).kind == "overlay"
     assert Panel("t", note="nothing to see").kind == "text"
@@ -41,7 +41,7 @@ def test_every_kind_draws_at_full_width(tmp_path):
 
 def test_tokens_have_sharp_edges():
     values = np.array([[0.0, 1.0], [1.0, 0.0]])
-    figure = draw_panels([[Panel("", values=values, colours="gray")]])
+    figure = draw_panels([[Panel("", values=values, cmap="gray")]])
     box = figure.axes[0].get_window_extent()
     picture = pixels(figure)
     height = picture.shape[0]
@@ -102,5 +102,5 @@ def test_threads_may_draw(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="choose another place"):
+    with pytest.raises(StoreError, match="cannot be written"):
         save_figure(draw_panels([[Panel("t", PHOTO)]]), tmp_path / "file" / "f.png")

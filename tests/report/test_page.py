@@ -3,7 +3,6 @@ import hashlib
 import io
 import re
 import threading
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -11,88 +10,28 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from clearvit.errors import StoreError
-from clearvit.report.chart import chart, dress, outline, series_colours
-from clearvit.report.css import CSS
+from clearvit.report.chart import new_chart, outline_cells, series_colors, style_axes
 from clearvit.report.elements import (
     Command,
     Details,
     Facts,
+    ImageElement,
     Notice,
     Paragraph,
-    Picture,
     Section,
     Slider,
     Table,
     Tabs,
 )
-from clearvit.report.page import POLICY, png, render_page, write_page
+from clearvit.report.page import TEMPLATES, content_policy, render_page, render_png, write_page
+from tests.helpers.pages import check, small_png
 
-VOID = {"meta", "img", "br", "hr", "link", "input"}
 EVIL = "<script>alert('x')</script> & \"q\""
-
-
-class Checker(HTMLParser):
-    """Parse a page and note what an accessible, self-contained page must not have."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.wrong, self.ids, self.pointed = [], [], [], []
-        self.tags, self.headings, self.text = [], [], []
-
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.tags.append(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "img" and not found.get("alt"):
-            self.wrong.append("img without alt")
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(int(tag[1]))
-        self.ids += [found["id"]] if "id" in found else []
-        self.pointed += [found["aria-labelledby"]] if "aria-labelledby" in found else []
-        for name in ("src", "href", "action", "srcset", "poster"):
-            value = found.get(name, "#")
-            if value.startswith("#"):
-                self.pointed += [value[1:]] if len(value) > 1 else []
-            elif not value.startswith("data:image/png;base64,"):
-                self.wrong.append(f"outside reference {value[:40]}")
-        self.wrong += [f"handler {name}" for name in found if name.startswith("on")]
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop() != tag:
-            self.wrong.append(f"unbalanced </{tag}>")
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def check(page):
-    """Assert that a page is sound; gives what was parsed."""
-    parsed = Checker()
-    parsed.feed(page)
-    parsed.close()
-    assert not parsed.wrong
-    assert not parsed.open
-    assert parsed.tags.count("script") == ('class="slider"' in page) and "link" not in parsed.tags
-    assert len(set(parsed.ids)) == len(parsed.ids)
-    assert set(parsed.pointed) <= set(parsed.ids)
-    steps = zip(parsed.headings, parsed.headings[1:], strict=False)
-    assert parsed.headings[0] == 1 and all(after - before <= 1 for before, after in steps)
-    assert parsed.headings.count(1) == 1
-    for landmark in ("header", "main", "title"):
-        assert landmark in parsed.tags
-    return parsed
-
-
-def small_png():
-    file = io.BytesIO()
-    Image.new("RGB", (30, 20)).save(file, "PNG")
-    return file.getvalue()
 
 
 def sections(text="some text"):
     table = Table(("name", "value", "share"), ((text, 1.23456, "3 %"), ("b", None, "4 %")), text)
-    picture = Picture(small_png(), alt=text, caption=text, command=text)
+    picture = ImageElement(small_png(), alt=text, caption=text, command=text)
     details = Details(text, (Paragraph(text), Command(text, text)))
     tabs = Tabs(text, ((text, (Paragraph(text),)), (text, (table,))))
     inner = Section(text, (details, table, tabs))
@@ -107,7 +46,8 @@ def test_a_page_is_sound_and_stands_alone(tmp_path):
     assert parsed.headings == [1, 2, 3, 2]
     assert '<html lang="en">' in page and "nav" in parsed.tags and "figcaption" in parsed.tags
     assert 'width="30" height="20"' in page
-    assert "@import" not in CSS and "url(" not in CSS and "http" not in CSS
+    style = (TEMPLATES / "page.css").read_text("utf-8")
+    assert "@import" not in style and "url(" not in style and "http" not in style
     assert [p.name for p in path.parent.iterdir()] == ["a.html"]
 
 
@@ -119,12 +59,14 @@ def test_everything_is_escaped():
 
 def test_same_input_same_bytes():
     def figure():
-        drawn, (axes,) = chart(4, 3)
+        drawn, (axes,) = new_chart(4, 3)
         axes.plot([1, 2])
-        dress(axes, "a$b$c", x="x", y="y")
+        style_axes(axes, "a$b$c", x="x", y="y")
         return drawn
 
-    pages = [render_page("t", [Section("s", (Picture(figure(), alt="line"),))]) for _ in range(2)]
+    pages = [
+        render_page("t", [Section("s", (ImageElement(figure(), alt="line"),))]) for _ in range(2)
+    ]
     assert pages[0] == pages[1]
 
 
@@ -156,7 +98,7 @@ def test_pages_that_cannot_be_written_are_a_clear_error(tmp_path):
 
 def test_only_png_files_are_pictures():
     with pytest.raises(ValueError, match="PNG"):
-        render_page("t", [Section("s", (Picture(b"GIF89a", alt="no"),))])
+        render_page("t", [Section("s", (ImageElement(b"GIF89a", alt="no"),))])
 
 
 def test_figures_are_drawn_in_threads_without_pyplot():
@@ -164,7 +106,7 @@ def test_figures_are_drawn_in_threads_without_pyplot():
 
     before = "matplotlib.pyplot" in sys.modules
     found = []
-    thread = threading.Thread(target=lambda: found.append(png(Figure(figsize=(2, 1)))))
+    thread = threading.Thread(target=lambda: found.append(render_png(Figure(figsize=(2, 1)))))
     thread.start()
     thread.join()
     assert found[0].startswith(b"\x89PNG")
@@ -172,23 +114,23 @@ def test_figures_are_drawn_in_threads_without_pyplot():
 
 
 def test_outlines_surround_the_marked_cells():
-    _, (axes,) = chart(3, 3)
+    _, (axes,) = new_chart(3, 3)
     mask = np.zeros((4, 5), dtype=bool)
     mask[1, 2] = mask[1, 3] = mask[3, 4] = True
-    outline(axes, mask)
+    outline_cells(axes, mask)
     (lines,) = axes.collections
     segments = lines.get_segments()
     assert len(segments) == 6 + 4  # two cells side by side have no line between them
     points = np.concatenate(segments)
     assert points[:, 0].min() == pytest.approx(2 / 5) and points[:, 0].max() == 1
     assert points[:, 1].min() == pytest.approx(1 / 4) and points[:, 1].max() == 1
-    _, (empty,) = chart(3, 3)
-    outline(empty, np.zeros((4, 5), dtype=bool))
+    _, (empty,) = new_chart(3, 3)
+    outline_cells(empty, np.zeros((4, 5), dtype=bool))
 
 
 def test_many_lines_get_many_colours():
     for count in (1, 7, 20):
-        assert len({str(colour) for colour in series_colours(count)}) == count
+        assert len({str(colour) for colour in series_colors(count)}) == count
 
 
 def test_a_slider_brings_the_one_script_that_the_page_allows():
@@ -198,7 +140,7 @@ def test_a_slider_brings_the_one_script_that_the_page_allows():
     check(page)
     script = page.split("<script>")[1].split("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in POLICY
+    assert f"script-src 'sha256-{digest}'" in content_policy()
     assert page.count('<input type="range"') == 2
 
 

@@ -12,10 +12,12 @@ from PIL import Image
 import clearvit.shards.extract as extract
 from clearvit.backbones.load import load
 from clearvit.errors import ImageError, StoreError
+from clearvit.shards.config import TokenConfig
 from clearvit.shards.extract import save_tokens
-from clearvit.shards.plan import TokenConfig
 from clearvit.shards.read import open_tokens
+from clearvit.views.denoise import denoise
 from tests.conftest import tiny_network
+from tests.helpers.photos import soft_photos
 
 CONFIG = TokenConfig(batch=2, shard=4, layers=(0, -1), dtype="float32")
 
@@ -107,7 +109,7 @@ def test_a_finished_run_does_nothing_again(tiny, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(extract, "write_shards", None)
     done = []
     save_tokens(tiny, photos, out=tmp_path, config=CONFIG, progress=lambda *a: done.append(a))
-    assert done == [(12, 12)]
+    assert done == [("tokens", 12, 12)]
 
 
 @pytest.mark.parametrize(
@@ -222,3 +224,14 @@ def test_the_index_is_plain_json_that_others_can_read(store_of_photos):
     index = json.loads((store_of_photos.folder / "index.json").read_text())
     assert index["grid"] == [4, 4]
     assert index["images"][0] == ["0/00.png", 0, 0]
+
+
+def test_views_and_scale_give_clean_and_fine_tokens(tiny, tmp_path):
+    (tmp_path / "photos").mkdir()
+    soft_photos(tmp_path / "photos", 3)
+    store = save_tokens(tiny, tmp_path / "photos", out=tmp_path / "fine", views=4, scale=2)
+    assert store.grid == (8, 8) and store[0].scale == 2
+    expected = denoise(tiny, tmp_path / "photos", views=4, scale=2)
+    assert torch.allclose(store[:].patches.float(), expected.patches, atol=5e-3)
+    with pytest.raises(StoreError, match="another run"):
+        save_tokens(tiny, tmp_path / "photos", out=tmp_path / "fine", views=5, scale=2)

@@ -82,8 +82,8 @@ def test_other_sizes_and_prefix_tokens(base):
     ("arguments", "message"),
     [
         (("highnorm", 0.1), "Closest: high-norm"),
-        (("high-norm", 0), "share in"),
-        (("low-norm", 0.6), "share"),
+        (("high-norm", 0), "fraction in"),
+        (("low-norm", 0.6), "fraction"),
     ],
 )
 def test_wrong_arguments_are_named(base, arguments, message):

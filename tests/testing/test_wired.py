@@ -4,7 +4,7 @@ import torch
 
 import clearvit as cv
 from clearvit.backbones.load import load
-from clearvit.cure.testtime import test_time as moved_at_test_time
+from clearvit.cures.test_time import test_time as moved_at_test_time
 from clearvit.demo.photos import packaged_photos
 from clearvit.errors import ModelError
 from tests.conftest import tiny_network
@@ -56,7 +56,7 @@ def test_places_move_when_the_picture_is_shifted(base, pixels):
 
 
 def test_bad_requests_are_refused(base, pixels):
-    with pytest.raises(ModelError, match=r"share in \(0, 0.5\]"):
+    with pytest.raises(ModelError, match=r"fraction in \(0, 0.5\]"):
         cv.testing.wired(base, pixels, 0.0)
     gated = load(
         timm.create_model(

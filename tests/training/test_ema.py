@@ -1,4 +1,4 @@
-"""The running mean of the weights."""
+"""The moving average of the weights."""
 
 import torch
 from hypothesis import given
@@ -9,13 +9,13 @@ from clearvit.training.ema import Ema
 
 
 def walk(decay, values):
-    """Give a weight one value after another; returns the module and its mean."""
+    """Give a weight one value after another; returns the module and its average."""
     module = nn.Linear(1, 1, bias=False, dtype=torch.float64)
     nn.init.constant_(module.weight, values[0])
     ema = Ema(module, decay)
     for step, value in enumerate(values[1:], 1):
         nn.init.constant_(module.weight, value)
-        ema.add(step)
+        ema.update(step)
     return module, ema
 
 
@@ -32,7 +32,7 @@ def test_it_is_the_recurrence_and_stays_between_the_values(decay, values):
 
 def test_it_stands_in_for_the_weights_and_leaves_them_as_they_were():
     module, ema = walk(0.5, [0.0, 1.0, 2.0])
-    with ema.in_place():
+    with ema.applied():
         inside = module.weight.detach().clone()
     assert torch.equal(inside, ema.weights["weight"]) and not torch.equal(inside, module.weight)
     assert float(module.weight) == 2.0
@@ -40,12 +40,12 @@ def test_it_stands_in_for_the_weights_and_leaves_them_as_they_were():
 
 def test_without_decay_the_last_weights_stand_for_themselves():
     module, ema = walk(0.0, [0.0, 1.0, 2.0])
-    with ema.in_place():
+    with ema.applied():
         assert float(module.weight) == 2.0
     assert not ema.weights
 
 
-def test_what_is_locked_has_no_mean():
+def test_frozen_weights_have_no_average():
     module = nn.Linear(2, 2)
     module.bias.requires_grad_(False)
     assert set(Ema(module, 0.9).weights) == {"weight"}

@@ -1,9 +1,5 @@
-"""A name, a directory or an nn.Module -> Backbone.
+"""A name, a directory or an nn.Module -> Backbone."""
 
-torchvision is mended here, once, because every module of this room imports timm and timm
-imports torchvision.
-"""
+import lazy_loader
 
-from clearvit.backbones.torchvision_guard import import_torchvision
-
-import_torchvision()
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

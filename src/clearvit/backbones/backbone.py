@@ -8,7 +8,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,19 +16,20 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from clearvit.backbones.preprocessing import Preprocessing, Size, as_size, fitting
+from clearvit.backbones.preprocessing import Preprocessing, as_size, round_to_patches
 from clearvit.backbones.tokens import Tokens
 from clearvit.errors import ImageError, ModelError
-from clearvit.images import find_images, read_image
+from clearvit.images import ImageSource, find_images, read_image
+from clearvit.options import Size
 
 Images = Tensor | Image.Image | str | Path | Iterable[Image.Image | str | Path]
 
 
 class TextTower(Protocol):
-    """The text half of a CLIP-like model."""
+    """The text tower of a CLIP-like model."""
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Embed texts in the space of the images, (len(texts), D), unit length."""
+        """Embed texts in the joint space, (len(texts), D), unit norm."""
 
     def to(self, device: str | torch.device) -> Self:
         """Move the weights to a device."""
@@ -40,12 +41,13 @@ class Backbone(ABC):
     Attributes:
         name: What `clearvit.load` was given.
         network: The network itself, in evaluation mode.
-        preprocessing: How a picture becomes pixels; its size is the native one unless changed.
+        preprocessing: How an image becomes pixels; its size is the native one unless changed.
         patch: (height, width) of one cell of the token grid, in pixels.
         width: Channels C of a token.
         depth: Number of blocks that `layers` can name; 0 for grid-only backbones.
         prefix_names: Kinds of the prefix tokens, in order.
         text: The text tower of CLIP-like models, else None.
+        report: What the verb that made this backbone measured, if any.
     """
 
     network: nn.Module
@@ -54,6 +56,7 @@ class Backbone(ABC):
     depth: int = 0
     prefix_names: tuple[str, ...] = ()
     text: TextTower | None = None
+    report: Any = None
 
     def __init__(self, network: nn.Module, preprocessing: Preprocessing, *, name: str) -> None:
         self.name = name
@@ -74,8 +77,8 @@ class Backbone(ABC):
 
         Args:
             images: A PIL image, a path, a folder, a glob pattern, a list of these, or a tensor
-                (B, 3, height, width) that is already normalised and is used as it is.
-            size: Pixels to resize to, one number or (height, width). Pictures default to the
+                (B, 3, height, width) that is already normalized and is used as it is.
+            size: Pixels to resize to, one number or (height, width). Images default to the
                 size of the preprocessing, tensors to their own. A size that the patch does not
                 divide is rounded to the nearest that it does.
             layers: Blocks whose output to return in `tokens.layers`, from 0 or from -1 backwards.
@@ -101,10 +104,10 @@ class Backbone(ABC):
         norm: bool = True,
         capture: Sequence[str] | str = (),
     ) -> Tokens:
-        """Run the network on normalised pixels (B, 3, height, width), with gradients."""
+        """Run the network on normalized pixels (B, 3, height, width), with gradients."""
 
     def embed(self, images: Images, *, size: int | Size | None = None, batch: int = 16) -> Tensor:
-        """Embed images in the joint space of a CLIP-like model, (B, D), unit length."""
+        """Embed images in the joint space of a CLIP-like model, (B, D), unit norm."""
         if self.text is None:
             raise ModelError(
                 f"'{self.name}' has no text tower. Load a CLIP-like model, for example"
@@ -122,34 +125,40 @@ class Backbone(ABC):
     def pixels(
         self, images: Images, *, size: int | Size | None = None, batch: int = 16
     ) -> Iterator[Tensor]:
-        """Give what enters the network, (B, 3, height, width) on its device, some at a time."""
+        """Yield what enters the network, (B, 3, height, width) on its device, batch by batch."""
         wanted = None if size is None else as_size(size)
         if isinstance(images, Tensor):
-            pixels = self._fitted(images, wanted)
+            pixels = self._fit_pixels(images, wanted)
             for chunk in pixels.split(batch):
                 yield chunk.to(self.device, self.dtype)
             return
         single = (images,) if isinstance(images, Image.Image) else images
         height_width = self.fitting_size(wanted)
-        pictures = find_images(single)
-        for start in range(0, len(pictures), batch):
-            decoded = [_decoded(p.name, p.source) for p in pictures[start : start + batch]]
+        sources = find_images(single)
+        for start in range(0, len(sources), batch):
+            decoded = [_decode(source) for source in sources[start : start + batch]]
             stacked = torch.stack([self.preprocessing(i, height_width) for i in decoded])
             yield stacked.to(self.device, self.dtype)
 
     def fitting_size(self, size: int | Size | None = None) -> Size:
-        """Return the (height, width) in pixels that is really used when `size` is asked for."""
-        return fitting(self.preprocessing.size if size is None else as_size(size), self.patch)
+        """Return the (height, width) in pixels that is used when `size` is asked for."""
+        return round_to_patches(
+            self.preprocessing.size if size is None else as_size(size), self.patch
+        )
 
-    def _fitted(self, pixels: Tensor, size: Size | None) -> Tensor:
+    def grid_of(self, size: Size) -> Size:
+        """Return the grid (H, W) of tokens that an image of (height, width) pixels has."""
+        return size[0] // self.patch[0], size[1] // self.patch[1]
+
+    def _fit_pixels(self, pixels: Tensor, size: Size | None) -> Tensor:
         if pixels.ndim == 3:
             pixels = pixels[None]
         if pixels.ndim != 4 or pixels.shape[1] != 3 or not pixels.is_floating_point():
             raise ImageError(
-                f"a tensor of images must be normalised floats (B, 3, height, width), not"
+                f"a tensor of images must be normalized floats (B, 3, height, width), not"
                 f" {pixels.dtype} {tuple(pixels.shape)}."
             )
-        wanted = fitting(size or (pixels.shape[2], pixels.shape[3]), self.patch)
+        wanted = round_to_patches(size or (pixels.shape[2], pixels.shape[3]), self.patch)
         if pixels.shape[2:] == wanted:
             return pixels
         return F.interpolate(pixels, wanted, mode="bicubic", antialias=True)
@@ -174,12 +183,12 @@ class Backbone(ABC):
     def resized(self, size: int | Size) -> Self:
         """Return the same network with another default size, in pixels."""
         other = copy.copy(self)
-        fitted = fitting(as_size(size), self.patch)
+        fitted = round_to_patches(as_size(size), self.patch)
         other.preprocessing = dataclasses.replace(self.preprocessing, size=fitted)
         return other
 
     def fingerprint(self) -> str:
-        """Hash the weights, the preprocessing and whatever else decides the tokens."""
+        """Hash the weights, the preprocessing and every other setting that changes the tokens."""
         digest = hashlib.sha256(repr(self._settings()).encode())
         for key, tensor in sorted(self.network.state_dict().items()):
             digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
@@ -199,8 +208,8 @@ class Backbone(ABC):
         )
 
 
-def _decoded(name: str, source: str | Path | Image.Image) -> Image.Image:
+def _decode(source: ImageSource) -> Image.Image:
     try:
-        return read_image(source)
+        return read_image(source.source)
     except ImageError as error:
-        raise ImageError(f"{name}: {error}") from error
+        raise ImageError(f"{source.name}: {error}") from error

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import timm
-from timm.models.eva import Eva
 from torch import Tensor, nn
 
+from clearvit.backbones.guarded_timm import Eva, timm
 from clearvit.errors import ModelError
 
 

@@ -12,10 +12,14 @@ from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import torch.nn.functional as F
-from timm.layers import Attention, AttentionRope, apply_rot_embed_cat
-from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
+from clearvit.backbones.guarded_timm import (
+    Attention,
+    AttentionRope,
+    EvaAttention,
+    apply_rot_embed_cat,
+)
 from clearvit.backbones.tokens import PerBlock
 from clearvit.errors import ModelError, closest
 
@@ -33,6 +37,17 @@ def check_kinds(kinds: Sequence[str] | str) -> tuple[Kind, ...]:
                 f"cannot capture '{kind}'; choose from {', '.join(KINDS)}.{closest(kind, KINDS)}"
             )
     return tuple(kind for kind in KINDS if kind in asked)
+
+
+def prefix_to_patches(attention: Tensor, prefix: int, row: int = 0) -> Tensor:
+    """Give the attention of one prefix token to the patches, mean over heads, (..., N).
+
+    Args:
+        attention: Captured "attention" or "prefix_attention", (..., heads, rows, P + N).
+        prefix: Number of prefix tokens P.
+        row: Which prefix token; the class token is the first.
+    """
+    return attention[..., row, prefix:].mean(-2)
 
 
 @contextmanager
@@ -76,17 +91,17 @@ def _recorder(captured: Captured, index: int, prefix: int) -> Any:
 
         for kind, values in captured.items():
             if kind == "attention":
-                values[index] = scores(part("query"), part("key"), attention.scale)
+                values[index] = attention_weights(part("query"), part("key"), attention.scale)
             elif kind == "prefix_attention":  # prefix tokens have no rotary position
                 query = project(attention, x[:, :prefix], "query")
-                values[index] = scores(query, part("key"), attention.scale)
+                values[index] = attention_weights(query, part("key"), attention.scale)
             else:
                 values[index] = part(kind)
 
     return record
 
 
-def scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+def attention_weights(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Attention softmax(scale q k^T), (B, heads, rows of q, rows of k)."""
     return ((query * scale) @ key.transpose(-2, -1)).softmax(dim=-1)
 
@@ -118,12 +133,12 @@ def project(attention: Any, x: Tensor, part: str, rope: Tensor | None = None) ->
     if letter != "v":
         heads = getattr(attention, f"{letter}_norm")(heads)
         if rope is not None:
-            heads = _rotated(attention, heads, rope)
+            heads = _rotate(attention, heads, rope)
     groups = attention.num_heads // heads.shape[1]
     return heads if groups == 1 else heads.repeat_interleave(groups, dim=1)
 
 
-def _rotated(attention: Any, heads: Tensor, rope: Tensor) -> Tensor:
+def _rotate(attention: Any, heads: Tensor, rope: Tensor) -> Tensor:
     prefix = attention.num_prefix_tokens
     half = getattr(attention, "rotate_half", False)
     rotated = heads.clone()

@@ -43,7 +43,7 @@ class GridBackbone(Backbone):
         norm: bool = True,
         capture: Sequence[str] | str = (),
     ) -> Tokens:
-        """Run the network on normalised pixels (B, 3, height, width), with gradients."""
+        """Run the network on normalized pixels (B, 3, height, width), with gradients."""
         if layers or capture or not norm:
             raise ModelError(
                 f"'{self.name}' ({type(self.network).__name__}) is a grid-only backbone: it has its"

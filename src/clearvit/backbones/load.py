@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from clearvit.backbones.backbone import Backbone
-from clearvit.backbones.hub import cached_if_offline
-from clearvit.backbones.positions import PositionRule, check_rule
-from clearvit.backbones.preprocessing import Size
+from clearvit.backbones.positions import check_rule
 from clearvit.errors import ModelError, closest
+from clearvit.options import PositionRule, Size
 
 GRAMMAR = (
     "timm:NAME, timm:hf-hub:ID, timm:local-dir:PATH, hf:ID, hf:PATH, openclip:ARCH/TAG, dir:PATH,"
@@ -34,45 +32,53 @@ def load(
         name: `timm:vit_small_patch14_dinov2.lvd142m`, `hf:facebook/dinov2-base`,
             `openclip:ViT-B-16/openai`, `dir:cured/`, `onnx:exported/`, `openvino:exported/`,
             `demo`, or a network created by timm.
-        size: Default size of pictures in pixels, one number or (height, width); else the native.
-        positions: Rule for resizing position embeddings; else the one of the source library.
-        device: Where the weights go; the CPU by default.
+        size: Default image size in pixels, one number or (height, width); else the native.
+        positions: How to interpolate position embeddings; by default as the source library does.
+        device: Where the weights go, such as "cuda:1"; "auto" takes a GPU if there is one. The CPU
+            by default.
     """
     rule = None if positions is None else check_rule(positions)
     backbone = name if isinstance(name, Backbone) else _from_source(name, rule)
     if size is not None:
         backbone = backbone.resized(size)
-    return backbone if device is None else backbone.to(device)
+    return backbone if device is None else backbone.to(pick_device(device))
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """Turn "auto" into CUDA or MPS where there is one, else the CPU."""
+    if device != "auto":
+        return torch.device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:
     if isinstance(name, nn.Module):
-        from clearvit.backbones.timm import wrap_timm
+        from clearvit.backbones.sources.timm import wrap_timm
 
         return wrap_timm(name, name=type(name).__name__, positions=rule)
     source, _, rest = name.partition(":")
     if name == "demo":
-        from clearvit.backbones.demo import load_demo
+        from clearvit.backbones.demo.demo_weights import load_demo
 
         return load_demo(rule)
     if source == "dir" and rest:
         return _from_directory(Path(rest), rule)
     if source in ("onnx", "openvino") and rest:
-        from clearvit.backbones.runtime import load_runtime
+        from clearvit.backbones.sources.runtime import load_runtime
 
         if rule is not None:
             raise ModelError(f"'{name}' has its positions baked in; leave positions out.")
         return load_runtime(rest, "onnx" if source == "onnx" else "openvino")
     if source in ("timm", "hf", "openclip") and rest:
-        on_disk = Path(rest).exists() or rest.startswith("local-dir:")
-        with nullcontext() if on_disk else cached_if_offline():
-            return _from_library(source, rest, rule)
+        return _from_library(source, rest, rule)
     raise ModelError(f"'{name}' is no model name. {_hint(name)}The grammar: {GRAMMAR}.")
 
 
 def _from_directory(folder: Path, rule: PositionRule | None) -> Backbone:
-    from clearvit.backbones.runtime import CONFIG, load_runtime
     from clearvit.backbones.saved import MARKED, load_saved
+    from clearvit.backbones.sources.runtime import CONFIG, load_runtime
 
     if (folder / CONFIG).is_file():
         return load_runtime(folder)
@@ -86,21 +92,21 @@ def _from_directory(folder: Path, rule: PositionRule | None) -> Backbone:
 
 def _from_library(source: str, rest: str, rule: PositionRule | None) -> Backbone:
     if source == "timm":
-        from clearvit.backbones.timm import load_timm
+        from clearvit.backbones.sources.timm import load_timm
 
         return load_timm(rest, rule)
     if source == "hf":
-        from clearvit.backbones.hf import load_hf
+        from clearvit.backbones.sources.hf.load_hf import load_hf
 
         return load_hf(rest, rule)
-    from clearvit.backbones.openclip import load_openclip
+    from clearvit.backbones.sources.openclip import load_openclip
 
     return load_openclip(rest, rule)
 
 
 def _hint(name: str) -> str:
     """Guess what somebody meant who forgot or mistyped the prefix."""
-    import timm
+    from clearvit.backbones.guarded_timm import timm
 
     if Path(name).is_dir():
         return f"For that directory use 'dir:{name}' (saved by clearvit) or 'hf:{name}'. "

@@ -1,4 +1,4 @@
-"""Register neurons: the hidden units that make artifacts write to one extra token instead.
+"""Register neurons: the hidden units behind artifacts act on one extra token instead.
 
 Jiang et al., "Vision Transformers Don't Need Trained Registers", NeurIPS 2025.
 """
@@ -25,7 +25,7 @@ class NeuronBackbone(VitBackbone):
     Attributes:
         neurons: Hidden units, as columns of the MLP's second layer, for each block from 0.
         spare_class: Whether the class token keeps its own values.
-        report: How the neurons were found, where `clearvit.cure.testtime.test_time` has; else None.
+        report: How `cures.test_time` found the neurons; None if it did not.
     """
 
     report: Any = None
@@ -44,8 +44,8 @@ class NeuronBackbone(VitBackbone):
         self.spare_class = spare_class
         if not self.prefix_names or self.prefix_names[-1] != "register":
             raise ModelError(
-                f"'{self.name}' has no register that could take the place of the patches. Give it"
-                " one: clearvit.cure.registers.with_registers(backbone, torch.zeros(1, width))."
+                f"'{self.name}' has no register that could take over these units. Give it"
+                " one: clearvit.cures.registers.with_registers(backbone, torch.zeros(1, width))."
             )
         for block, units in self.neurons.items():
             _check_units(self, block, units)
@@ -61,7 +61,7 @@ class NeuronBackbone(VitBackbone):
         def move(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             chosen = units.to(inputs[0].device)
             kept = spared if self.spare_class else []
-            return (moved_to_register(inputs[0], chosen, register, spared=kept), *inputs[1:])
+            return (move_to_register(inputs[0], chosen, register, spared=kept), *inputs[1:])
 
         handle = second_layer(self, index).register_forward_pre_hook(move)
         try:
@@ -74,16 +74,16 @@ class NeuronBackbone(VitBackbone):
         return (*super()._settings(), listed, self.spare_class)
 
 
-def moved_to_register(
+def move_to_register(
     hidden: Tensor, units: Tensor, register: int, *, spared: Sequence[int] = ()
 ) -> Tensor:
-    """Move what some units say at any token to the register, for each image on its own.
+    """Move the activations of some units from all tokens to the register, image by image.
 
     Args:
         hidden: Hidden activations of an MLP, (B, T, F).
         units: Which of the F units, (k,), all different.
-        register: Place of the register among the T tokens.
-        spared: Places of tokens that keep their values, which still count for the strongest.
+        register: Index of the register among the T tokens.
+        spared: Indices of tokens that keep their values, which still count for the maximum.
 
     Returns:
         (B, T, F): at the listed units, the register has the value of largest magnitude over all

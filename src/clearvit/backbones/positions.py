@@ -1,5 +1,10 @@
 """Position embeddings at another size, by the rule of the library a model comes from.
 
+- `bicubic-antialias`: timm, open_clip, transformers' Dinov2WithRegisters, DINOv2 hub `*_reg`.
+- `bicubic`: transformers' ViT, DeiT, Dinov2, CLIP, SigLIP and ViT-MAE.
+- `bicubic-offset`: the original DINOv2 hub models without registers; scale (H + 0.1) / H0.
+- `bilinear-antialias`: SigLIP 2 with native aspect ratio.
+
 The rules differ by up to 0.05 cosine per patch (DINOv2 at 224 px), so the rule belongs to the
 model: every source sets its own, `cv.load(..., positions=...)` overrides it, `save` keeps it.
 At the native grid all rules return the table unchanged. Rotary embeddings need no rule.
@@ -7,35 +12,25 @@ At the native grid all rules return the table unchanged. Rotary embeddings need 
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from clearvit.errors import ModelError, closest
-
-PositionRule = Literal["bicubic-antialias", "bicubic", "bicubic-offset", "bilinear-antialias"]
-"""How a table of position embeddings is resized.
-
-- `bicubic-antialias`: timm, open_clip, transformers' Dinov2WithRegisters, DINOv2 hub `*_reg`.
-- `bicubic`: transformers' ViT, DeiT, Dinov2, CLIP, SigLIP and ViT-MAE.
-- `bicubic-offset`: the original DINOv2 hub models without registers; scale (H + 0.1) / H0.
-- `bilinear-antialias`: SigLIP 2 with native aspect ratio.
-"""
+from clearvit.options import PositionRule
 
 RULES: tuple[PositionRule, ...] = get_args(PositionRule)
-OFFSET = 0.1  # patches; DINOv2's guard against rounding, part of its trained behaviour
+OFFSET = 0.1  # patches; DINOv2's margin against rounding, part of its trained behavior
 
 
 def check_rule(rule: str) -> PositionRule:
-    """Return the rule if it is one, else say which there are."""
+    """Return the rule if it exists, else raise with the list of rules."""
     for known in RULES:
         if rule == known:
             return known
-    raise ModelError(
-        f"'{rule}' is no position rule; use one of {', '.join(RULES)}.{closest(rule, RULES)}"
-    )
+    raise ModelError(f"positions is '{rule}'; use one of {', '.join(RULES)}.{closest(rule, RULES)}")
 
 
 def resample_positions(

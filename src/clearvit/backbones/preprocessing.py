@@ -1,4 +1,4 @@
-"""From a picture to the tensor a model was trained on."""
+"""From an image to the tensor a model was trained on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from clearvit.options import Size
+
 Fit = Literal["squash", "crop"]
-Size = tuple[int, int]
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
@@ -23,11 +24,11 @@ RESAMPLING = {
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Resize, scale to 0..1, normalise.
+    """Resize, scale to 0..1, normalize.
 
-    `fit` says what happens to the aspect ratio: "squash" (the default) resizes the whole picture,
-    so nothing is cut away and cell (row, column) of the grid lies at that share of the picture;
-    "crop" keeps the aspect ratio and takes the largest centred part of the wanted shape.
+    `fit` says what happens to the aspect ratio: "squash" (the default) resizes the whole image,
+    so nothing is cut away and the grid covers all of it;
+    "crop" keeps the aspect ratio and takes the largest centered part of the wanted shape.
     """
 
     size: Size  # (height, width) in pixels
@@ -37,25 +38,32 @@ class Preprocessing:
     fit: Fit = "squash"
 
     def __call__(self, image: Image.Image, size: Size | None = None) -> Tensor:
-        """Turn an RGB picture into a normalised (3, height, width) float32 tensor."""
+        """Turn an RGB image into a normalized (3, height, width) float32 tensor."""
+        return self.normalize(self.resize(image, size))
+
+    def resize(self, image: Image.Image, size: Size | None = None) -> Tensor:
+        """Turn an RGB image into a (3, height, width) uint8 tensor."""
         height, width = size or self.size
-        box = _centred_box(image, height / width) if self.fit == "crop" else None
+        box = _centered_box(image, height / width) if self.fit == "crop" else None
         if image.size != (width, height) or box:
             image = image.resize((width, height), RESAMPLING[self.interpolation], box=box)
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+    def normalize(self, image: Tensor) -> Tensor:
+        """Scale a (3, height, width) uint8 image to 0..1, then to the mean and std of training."""
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
-        return pixels.sub_(mean[:, None, None]).div_(std[:, None, None])
+        return image.float().div_(255).sub_(mean[:, None, None]).div_(std[:, None, None])
 
 
-def _centred_box(image: Image.Image, aspect: float) -> tuple[float, float, float, float]:
-    """Find the largest centred box with height / width = aspect; (left, upper, right, lower)."""
+def _centered_box(image: Image.Image, aspect: float) -> tuple[float, float, float, float]:
+    """Find the largest centered box with height / width = aspect; (left, upper, right, lower)."""
     width = min(image.width, image.height / aspect)
     height = width * aspect
     left, upper = (image.width - width) / 2, (image.height - height) / 2
     return left, upper, left + width, upper + height
 
 
-def fitting(size: Size, patch: Size) -> Size:
+def round_to_patches(size: Size, patch: Size) -> Size:
     """Round (height, width) in pixels to the nearest whole number of patches, at least one."""
     height, width = (max(1, round(s / p)) * p for s, p in zip(size, patch, strict=True))
     return height, width

@@ -12,33 +12,35 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from clearvit.backbones.blueprint import Blueprint, load_exactly
-from clearvit.backbones.dense_clip import DenseClip, dense_clip
+from clearvit.backbones.clip_heads import DenseClip, dense_clip
 from clearvit.backbones.neurons import NeuronBackbone
-from clearvit.backbones.positions import PositionRule, check_rule
+from clearvit.backbones.output import OutputSteps
+from clearvit.backbones.positions import check_rule
 from clearvit.backbones.preprocessing import Preprocessing
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.files import write_json, written_whole
+from clearvit.options import PositionRule
 
 WEIGHTS, TIMM_CONFIG, OWN_CONFIG = "model.safetensors", "config.json", "clearvit.json"
 FORMAT = 1
 
-# Kinds of backbones that live in rooms above: the file that marks them, and who loads them. Names,
-# not imports: this room knows none of those.
-MARKED = {"pruned.json": "clearvit.prune.saved:load_pruned"}
+# Backbones of packages above: the file that marks them, and the function that loads them. Names,
+# not imports: this package imports none of those.
+MARKED = {"pruned.json": "clearvit.pruning.pruned_files:load_pruned"}
 
 
-def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
+def save(backbone: VitBackbone, out: str | Path) -> Path:
     """Write weights and configuration to a directory.
 
     `clearvit.load("dir:OUT")` restores the backbone exactly;
     `timm.create_model("local-dir:OUT", pretrained=True)` loads the same network without clearvit.
 
-    A `NeuronBackbone` gets no timm configuration: timm runs the network but not the edit of the
-    hidden units, so it would load without a word and give tokens with their artifacts. A
+    A `NeuronBackbone`, or a backbone with steps after the final norm, gets no timm configuration:
+    timm runs the network but not the edit, so it would load silently and give other tokens. A
     `DenseClip` is saved as its plain network: clearvit puts the head back on, timm has plain CLIP.
     """
-    own = getattr(backbone, "save", None)  # kinds of the rooms above bring their own way
+    own = getattr(backbone, "save", None)  # backbones of packages above save themselves
     if own is not None:
         return own(out)  # type: ignore[no-any-return]
     plain = backbone.plain if isinstance(backbone, DenseClip) else backbone
@@ -55,7 +57,7 @@ def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
         (folder / marker).unlink(missing_ok=True)  # of a model saved there before
     with written_whole(folder / WEIGHTS) as temporary:
         save_file(state, temporary, metadata={"format": "pt"})
-    if isinstance(plain, NeuronBackbone):
+    if isinstance(plain, NeuronBackbone) or plain.output is not None:
         (folder / TIMM_CONFIG).unlink(missing_ok=True)  # of a model saved there before
     else:
         write_json(folder / TIMM_CONFIG, _timm_config(plain, blueprint))
@@ -67,7 +69,7 @@ def save_backbone(backbone: VitBackbone, out: str | Path) -> Path:
 
 
 def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBackbone:
-    """Load what `save_backbone` wrote, a pruned model without its pruning."""
+    """Load what `save` wrote, a pruned model without its pruning."""
     folder = Path(path)
     if not (folder / OWN_CONFIG).is_file():
         hint = "timm:local-dir:" if "architecture" in _read(folder / TIMM_CONFIG) else "hf:"
@@ -93,6 +95,8 @@ def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBa
     if "neurons" in config:
         neurons = {int(block): torch.tensor(units) for block, units in config["neurons"].items()}
         backbone = NeuronBackbone(backbone, neurons, spare_class=config["spare_class"])
+    if "output" in config:
+        backbone.output = OutputSteps(**config["output"])
     return dense_clip(backbone, config["head"], std=config["std"]) if "head" in config else backbone
 
 
@@ -107,6 +111,9 @@ def _own_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:
     if isinstance(backbone, NeuronBackbone):
         config["neurons"] = {str(b): units.tolist() for b, units in backbone.neurons.items()}
         config["spare_class"] = backbone.spare_class
+    if backbone.output is not None:
+        directions, smooth, seed = backbone.output.settings()
+        config["output"] = {"directions": directions, "smooth": smooth, "seed": seed}
     return config
 
 

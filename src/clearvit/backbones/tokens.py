@@ -65,6 +65,7 @@ class Tokens:
     value: PerBlock[Tensor] = field(default_factory=PerBlock)
     attention: PerBlock[Tensor] = field(default_factory=PerBlock)
     prefix_attention: PerBlock[Tensor] = field(default_factory=PerBlock)
+    scale: int = 1  # how many times finer than the model's own grid this one is
     counts: Tensor | None = None  # of an average over views: how many show each patch, (H, W)
     variance: Tensor | None = None  # of each patch over these views, mean over channels, (B, N)
     kept: Tensor | None = None  # of a pruned model: patches still there at the end, (B, N) bool
@@ -78,15 +79,15 @@ class Tokens:
 
     @property
     def norms(self) -> Tensor:
-        """Lengths of the patch tokens, (B, N); read them before the final norm."""
+        """Norms of the patch tokens, (B, N); read them before the final norm."""
         if self.normed:
             warnings.warn(
-                "these tokens passed the final norm, which makes all of them almost equally long;"
+                "these tokens passed the final norm, which makes their norms almost equal;"
                 " artifacts do not show. Ask for tokens(..., norm=False).",
                 stacklevel=2,
             )
-        lengths: Tensor = self.patches.float().norm(dim=-1)
-        return lengths
+        norms: Tensor = self.patches.float().norm(dim=-1)
+        return norms
 
     @property
     def cls(self) -> Tensor | None:
@@ -112,14 +113,27 @@ class Tokens:
         """How many images."""
         return len(self.patches)
 
+    def __repr__(self) -> str:
+        batch, count, channels = self.patches.shape
+        text = f"Tokens(patches ({batch}, {count}, {channels}), grid {self.grid[0]}x{self.grid[1]}"
+        for kind in dict.fromkeys(self.prefix_names):
+            text += f", {self.prefix_names.count(kind)} {kind}"
+        text += f", {'after' if self.normed else 'before'} the final norm"
+        extra = [
+            f"{field.name} {list(value)}"
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), PerBlock) and value
+        ]
+        return text + (f",\n       blocks of {', '.join(extra)})" if extra else ")")
+
     def to(self, device: str | torch.device) -> Tokens:
         """Move every tensor to a device."""
-        return _combined([self], lambda tensors: tensors[0].to(device))
+        return _combine_all([self], lambda tensors: tensors[0].to(device))
 
     @staticmethod
     def concatenate(parts: list[Tokens]) -> Tokens:
         """Join batches of the same grid along the image axis."""
-        return parts[0] if len(parts) == 1 else _combined(parts, torch.cat)
+        return parts[0] if len(parts) == 1 else _combine_all(parts, torch.cat)
 
 
 def split_prefix(
@@ -136,14 +150,14 @@ def split_prefix(
     )
 
 
-def _combined(parts: list[Tokens], combine: Any) -> Tokens:
+def _combine_all(parts: list[Tokens], combine: Any) -> Tokens:
     """Combine the same tensor of several Tokens, everywhere inside them."""
 
     def join(values: list[Any]) -> Any:
         if isinstance(values[0], Tensor):
             return combine(values)
         if isinstance(values[0], Tokens):
-            return _combined(values, combine)
+            return _combine_all(values, combine)
         if isinstance(values[0], PerBlock):
             return values[0]._combine(values[1:], join)
         return values[0]

@@ -9,18 +9,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from timm.models.eva import Eva
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.blueprint import Blueprint
 from clearvit.backbones.capture import capturing, check_kinds, per_block
-from clearvit.backbones.positions import PositionRule, resample_positions
-from clearvit.backbones.preprocessing import Preprocessing, Size
+from clearvit.backbones.guarded_timm import Eva, VisionTransformer
+from clearvit.backbones.output import OutputSteps
+from clearvit.backbones.positions import resample_positions
+from clearvit.backbones.preprocessing import Preprocessing
 from clearvit.backbones.tokens import PerBlock, Tokens, split_prefix
 from clearvit.errors import ModelError
+from clearvit.options import PositionRule, Size
 
 
 class Embedded(NamedTuple):
@@ -37,11 +38,12 @@ class VitBackbone(Backbone):
     Attributes:
         positions: How position embeddings are resized away from the native grid.
         blueprint: How to build the network again, for saving it.
-        recompute: Forget what happens inside a block and compute it again for its gradient: less
-            memory, more time.
+        output: Linear steps after the final norm, such as a projection; None for none.
+        grad_checkpointing: Recompute activations in the backward pass to save memory.
     """
 
-    recompute = False
+    grad_checkpointing = False
+    output: OutputSteps | None = None
     network: Any  # timm's VisionTransformer or Eva; nn.Module does not know their attributes
 
     def __init__(
@@ -69,7 +71,7 @@ class VitBackbone(Backbone):
         norm: bool = True,
         capture: Sequence[str] | str = (),
     ) -> Tokens:
-        """Run the network on normalised pixels (B, 3, height, width), with gradients."""
+        """Run the network on normalized pixels (B, 3, height, width), with gradients."""
         wanted = self.block_indices(layers or ())
         kinds = check_kinds(capture)
         captured_blocks = wanted or [self.depth - 1]
@@ -81,12 +83,21 @@ class VitBackbone(Backbone):
                 if index in wanted:
                     outputs[index] = self._cut(x, grid, norm)
         extra: dict[str, Any] = {"layers": PerBlock(outputs, self.depth)}
-        return replace(self._cut(x, grid, norm), **extra, **per_block(seen, self.depth))
+        final = self.finish(self._cut(x, grid, norm))
+        return replace(final, **extra, **per_block(seen, self.depth))
+
+    def finish(self, tokens: Tokens) -> Tokens:
+        """Take the linear steps that follow the final norm, if there are any."""
+        if self.output is None or not tokens.normed:
+            return tokens
+        plain = copy.copy(self)
+        plain.output = None
+        return replace(tokens, patches=self.output.apply(tokens.patches, tokens.grid, plain))
 
     def run_block(self, index: int, x: Tensor, rope: Tensor | None) -> Tensor:
         """Pass (B, T, C) through one block."""
         block = self.network.blocks[index]
-        if self.recompute and torch.is_grad_enabled():
+        if self.grad_checkpointing and torch.is_grad_enabled():
             block = functools.partial(checkpoint, block, use_reentrant=False)
         if not isinstance(self.network, Eva):
             return block(x)  # type: ignore[no-any-return]
@@ -103,14 +114,14 @@ class VitBackbone(Backbone):
         patches = self.embed_patches(pixels)
         grid = (patches.shape[1], patches.shape[2])
         patches = patches.flatten(1, 2)
-        x = network.norm_pre(network.pos_drop(self.assembled(patches, grid)))
+        x = network.norm_pre(network.pos_drop(self.add_positions(patches, grid)))
         return Embedded(x, grid, _rotary(network, grid))
 
     def embed_patches(self, pixels: Tensor) -> Tensor:
         """Project pixels to patches (B, H, W, C), before positions, at any size."""
         return _embed_patches(self.network, pixels)
 
-    def assembled(self, patches: Tensor, grid: tuple[int, int]) -> Tensor:
+    def add_positions(self, patches: Tensor, grid: tuple[int, int]) -> Tensor:
         """Add positions to (B, N, C) and put the prefix tokens in front, (B, P + N, C)."""
         network = self.network
         names = ("cls_token", "dist_token", "reg_token")
@@ -153,7 +164,8 @@ class VitBackbone(Backbone):
         return sorted({layer % self.depth for layer in layers})
 
     def _settings(self) -> tuple[object, ...]:
-        return (*super()._settings(), self.positions, self.prefix_names)
+        steps = () if self.output is None else self.output.settings()
+        return (*super()._settings(), self.positions, self.prefix_names, *steps)
 
 
 def is_vit(network: nn.Module) -> bool:

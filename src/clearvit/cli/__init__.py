@@ -2,74 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import Annotated
 
-import typer
-
-from clearvit import __version__
-from clearvit.cli import (
-    bench,
-    compare,
-    cure,
-    demo,
-    diagnose,
-    discover,
-    evaluate,
-    explain,
-    export,
-    index,
-    look,
-    prune,
-    report,
-    search,
-    tokens,
-)
+from clearvit.cli.app import app
 from clearvit.cli.console import errors, note
 from clearvit.errors import ClearvitError
 
-app = typer.Typer(
-    name="clearvit",
-    help="Make the tokens of a pretrained Vision Transformer clear, useful and cheap.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
+VERBS = (
+    *("diagnose", "look", "tokens", "cure", "prune", "export"),
+    *("discover", "index", "search", "explain", "evaluate", "compare", "bench"),
+    *("report", "demo"),
 )
-app.command("bench")(bench.command)
-app.command("compare")(compare.command)
-app.command("cure")(cure.command)
-app.command("demo")(demo.command)
-app.command("diagnose")(diagnose.command)
-app.command("discover")(discover.command)
-app.command("evaluate")(evaluate.command)
-app.command("explain")(explain.command)
-app.command("export")(export.command)
-app.command("index")(index.command)
-app.command("look")(look.command)
-app.command("prune")(prune.command)
-app.command("report")(report.command)
-app.command("search")(search.command)
-app.command("tokens")(tokens.command)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"clearvit {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-    debug: Annotated[bool, typer.Option(help="Show the full traceback of an error.")] = False,
-) -> None:
-    """Make the tokens of a pretrained Vision Transformer clear, useful and cheap."""
+for _verb in VERBS:
+    importlib.import_module(f"clearvit.cli.{_verb}_command")  # which adds it to the app
 
 
 def main() -> None:
-    """Run the command line; exit code 1 for an error a user can mend, 2 for wrong usage."""
+    """Run the command line; exit code 1 for an error the user can fix, 2 for wrong usage."""
     if "--debug" in sys.argv:
         app()
         return

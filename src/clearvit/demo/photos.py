@@ -84,7 +84,7 @@ def packaged_photos() -> list[Path]:
 
 
 def _some(images: Path, most: int) -> list[Path]:
-    found = [Path(str(picture.source)) for picture in find_images(images)]
+    found = [Path(str(image.source)) for image in find_images(images)]
     if len(found) < 12:
         raise ImageError(f"'{images}' holds {len(found)} images; the demo needs at least 12.")
     step = max(1, len(found) // most)

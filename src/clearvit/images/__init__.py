@@ -1,7 +1,5 @@
-"""Files to batches of decoded pictures; bad files are reported, never fatal."""
+"""Files to batches of decoded images; bad files are reported, never fatal."""
 
-from clearvit.images.batches import Batch, Skipped, batches
-from clearvit.images.decode import read_image
-from clearvit.images.find import Picture, find_images, spread
+import lazy_loader
 
-__all__ = ["Batch", "Picture", "Skipped", "batches", "find_images", "read_image", "spread"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

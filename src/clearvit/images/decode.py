@@ -1,4 +1,4 @@
-"""One source to one upright RGB picture; every failure is an `ImageError` with a short reason."""
+"""One source to one upright RGB image; every failure is an `ImageError` with a short reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO
 from PIL import Image
 
 from clearvit.errors import ImageError
-from clearvit.images.tones import to_rgb
+from clearvit.images.rgb import to_rgb
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit, above which it suspects a decompression bomb
 
@@ -23,7 +23,7 @@ _HEIC = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1")
 # Reading these starts another program (Ghostscript, the Windows metafile player), and a format is
 # chosen by content, so a file called holiday.jpg could start it too.
 _REFUSED = frozenset({"EPS", "WMF"})
-_UPRIGHT = {  # EXIF orientation -> what brings the picture upright
+_UPRIGHT = {  # EXIF orientation -> what brings the image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -43,17 +43,17 @@ def read_image(
     *,
     max_pixels: int = MAX_PIXELS,
 ) -> Image.Image:
-    """Decode a picture: loaded, upright by its EXIF tag, mode "RGB".
+    """Decode an image: loaded, upright by its EXIF tag, mode "RGB".
 
     Of several frames the first is taken (of an open image the current one). An image that is
-    loaded, upright and RGB already is returned itself. Colours: see `clearvit.images.tones`.
+    loaded, upright and RGB already is returned itself. Colors: see `clearvit.images.rgb`.
 
     Args:
         source: A path, the content of a file, or a Pillow image.
         max_pixels: Largest width x height; more is refused by the header, before decoding.
 
     Raises:
-        ImageError: The picture cannot be used; the message is a reason without the path.
+        ImageError: The image cannot be used; the message is a reason without the path.
     """
     if isinstance(source, Image.Image):
         return _read_shared(source, max_pixels)
@@ -104,7 +104,7 @@ def _read_stream(stream: BinaryIO, max_pixels: int) -> Image.Image:
             rgb = image.copy()
     except Exception as error:
         raise ImageError(_reason(error, kind)) from error
-    rgb.info = {}  # an orientation left here would turn the picture again on a second reading
+    rgb.info = {}  # an orientation left here would turn the image again on a second reading
     return rgb
 
 
@@ -165,7 +165,7 @@ def _orientation(image: Image.Image) -> int:
     try:
         value = image.getexif().get(_ORIENTATION_TAG, 1)
     except Exception:
-        return 1  # a picture with broken EXIF is still a picture
+        return 1  # an image with broken EXIF is still an image
     return value if isinstance(value, int) else 1
 
 

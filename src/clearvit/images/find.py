@@ -1,10 +1,11 @@
-"""What a user calls "my images" as a list of pictures with unique names."""
+"""A folder, file, pattern or list of images as a list of sources with unique names."""
 
 from __future__ import annotations
 
 import errno
 import fnmatch
 import glob
+import hashlib
 import os
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from PIL import Image
 from clearvit.errors import ImageError, closest
 from clearvit.images.walk import walk
 
-# Fixed, so that a folder holds the same pictures whichever plugins are installed.
+# Fixed, so that a folder holds the same images whichever plugins are installed.
 SUFFIXES: frozenset[str] = frozenset(
     ".jpg .jpeg .jpe .jfif .mpo .png .apng .bmp .dib .gif .webp .avif .tif .tiff "
     ".ppm .pgm .pbm .pnm .pfm .jp2 .j2k .jpx .tga .pcx .sgi .qoi .heic .heif".split()
@@ -25,12 +26,12 @@ SUFFIXES: frozenset[str] = frozenset(
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One picture to read.
+class ImageSource:
+    """One image to read.
 
     Attributes:
         name: Unique within its collection: the path relative to the folder, the path as given, or
-            the place in a list ("image-000007"), always with "/" and always valid Unicode.
+            the index in a list ("image-000007"), always with "/" and always valid Unicode.
         source: Where it is; nothing says that it can be read.
     """
 
@@ -39,20 +40,20 @@ class Picture:
 
 
 # Items are checked when they are read, so that callers may pass on what they were given.
-Source: TypeAlias = "str | os.PathLike[str] | Image.Image | Iterable[object]"
+ImageInput: TypeAlias = "str | os.PathLike[str] | Image.Image | Iterable[object]"
 
 
 T = TypeVar("T")
 
 
-def spread(items: Sequence[T], count: int) -> list[T]:
+def spread_evenly(items: Sequence[T], count: int) -> list[T]:
     """Take at most `count` items, evenly over all of them."""
     few = min(count, len(items))
     return [items[i * len(items) // few] for i in range(few)]
 
 
-def find_images(source: Source) -> list[Picture]:
-    """List the pictures of a folder, a file, a glob pattern or a list.
+def find_images(source: ImageInput) -> list[ImageSource]:
+    """List the images of a folder, a file, a glob pattern or a list.
 
     A folder is searched with all its subfolders for the suffixes in `SUFFIXES`, hidden entries
     apart. A file, and whatever a pattern matches or a list holds, is taken whatever its suffix.
@@ -60,7 +61,7 @@ def find_images(source: Source) -> list[Picture]:
 
     Args:
         source: A path, a pattern with `*`, `?`, `[` or `**`, a Pillow image, or paths and Pillow
-            images (or pictures found before) in any iterable with an order.
+            images (or sources found before) in any iterable with an order.
 
     Raises:
         ImageError: There is nothing to read.
@@ -79,13 +80,13 @@ def find_images(source: Source) -> list[Picture]:
     return _from_items(list(source))
 
 
-def _from_path(path: str) -> list[Picture]:
+def _from_path(path: str) -> list[ImageSource]:
     if not path:
         raise ImageError("the path of the images is empty; give '.' for the current folder")
     if os.path.isdir(path):
         return _from_folder(path)
     if _exists(path):
-        return _named([PurePath(path).as_posix()], [path])
+        return _name_uniquely([PurePath(path).as_posix()], [path])
     if glob.has_magic(path):
         return _from_pattern(path)
     raise ImageError(f"{path!r} does not exist{_hint(path)}")
@@ -98,7 +99,7 @@ def _exists(path: str) -> bool:
         return False
 
 
-def _from_folder(folder: str) -> list[Picture]:
+def _from_folder(folder: str) -> list[ImageSource]:
     found, others = [], 0
     try:
         for name in walk(folder):
@@ -118,7 +119,7 @@ def _from_folder(folder: str) -> list[Picture]:
             "give a folder that holds images, or a list of files to take them whatever their suffix"
         )
     found.sort(key=_order)
-    return _named(found, [os.path.join(folder, name) for name in found])
+    return _name_uniquely(found, [os.path.join(folder, name) for name in found])
 
 
 def _is_image(name: str) -> bool:
@@ -126,11 +127,11 @@ def _is_image(name: str) -> bool:
 
 
 def _order(name: str) -> tuple[str, str]:
-    # Some file systems store é as e and an accent: without normalising, order would depend on it.
+    # Some file systems store é as e and an accent: without normalizing, order would depend on it.
     return unicodedata.normalize("NFC", name), name
 
 
-def _from_pattern(pattern: str) -> list[Picture]:
+def _from_pattern(pattern: str) -> list[ImageSource]:
     parts = PurePath(pattern).parts
     matches = _deep_matches(parts) if "**" in parts else glob.glob(pattern)
     found = {PurePath(match).as_posix(): match for match in matches if not os.path.isdir(match)}
@@ -140,7 +141,7 @@ def _from_pattern(pattern: str) -> list[Picture]:
             f"or give a folder (relative paths start at {os.getcwd()!r})"
         )
     names = sorted(found, key=_order)
-    return _named(names, [found[name] for name in names])
+    return _name_uniquely(names, [found[name] for name in names])
 
 
 def _deep_matches(parts: Sequence[str]) -> list[str]:
@@ -163,13 +164,13 @@ def _matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     )
 
 
-def _from_items(items: Sequence[object]) -> list[Picture]:
+def _from_items(items: Sequence[object]) -> list[ImageSource]:
     if not items:
         raise ImageError("the list of images is empty; give at least one path or PIL image")
     names: list[str] = []
     sources: list[str | Path | Image.Image] = []
     for i, item in enumerate(items):
-        if isinstance(item, Picture):
+        if isinstance(item, ImageSource):
             names.append(item.name)
             sources.append(item.source)
         elif isinstance(item, Image.Image):
@@ -183,14 +184,16 @@ def _from_items(items: Sequence[object]) -> list[Picture]:
                 f"item {i} of the images is a {type(item).__name__}; give paths or PIL images "
                 "(PIL.Image.fromarray turns an array into one)"
             )
-    return _named(names, sources)
+    return _name_uniquely(names, sources)
 
 
-def _named(names: Sequence[str], sources: Sequence[str | Path | Image.Image]) -> list[Picture]:
+def _name_uniquely(
+    names: Sequence[str], sources: Sequence[str | Path | Image.Image]
+) -> list[ImageSource]:
     """Join names and sources; a name that repeats gets "#2", "#3" and so on."""
     taken: set[str] = set()
     repeats: dict[str, int] = {}
-    pictures = []
+    images = []
     for name, source in zip(names, sources, strict=True):
         # Linux file names are bytes: what is not UTF-8 could not be printed or written as JSON.
         valid = unique = name.encode("utf-8", "replace").decode("utf-8")
@@ -198,20 +201,37 @@ def _named(names: Sequence[str], sources: Sequence[str | Path | Image.Image]) ->
             repeats[valid] = repeats.get(valid, 1) + 1
             unique = f"{valid}#{repeats[valid]}"
         taken.add(unique)
-        pictures.append(Picture(unique, source))
-    return pictures
+        images.append(ImageSource(unique, source))
+    return images
 
 
 def _hint(path: str) -> str:
-    """Name the closest neighbours of a missing path, or else where it was looked for."""
+    """Name the closest neighbors of a missing path, or else where it was looked for."""
     parent, name = os.path.split(path.rstrip("/" + os.sep))
     try:
-        neighbours = os.listdir(parent or ".")
+        neighbors = os.listdir(parent or ".")
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) == errno.ENOENT:
             return f": there is no folder {parent!r} either; check the path"
         return "; check the path"
-    near = closest(name, neighbours, count=3)
+    near = closest(name, neighbors, count=3)
     if near:
         return f" in {parent or '.'!r}.{near}"
     return "; check the path" + ("" if os.path.isabs(path) else f", it starts at {os.getcwd()!r}")
+
+
+def listing_of(images: Sequence[ImageSource]) -> str:
+    """Hash the names and sizes of the files, so that a changed folder is noticed."""
+    digest = hashlib.sha256()
+    for image in images:
+        digest.update(f"{image.name}\0{_bytes(image)}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _bytes(image: ImageSource) -> int:
+    if not isinstance(image.source, (str, Path)):
+        return 0
+    try:
+        return os.stat(image.source).st_size
+    except OSError:
+        return -1  # broken links are met, and listed, when they are read

@@ -11,7 +11,7 @@ def walk(folder: str) -> Iterator[str]:
     """Yield paths relative to `folder`, with "/", of all files below it that are not hidden.
 
     Links to folders are followed after all real folders, and a folder already seen is not entered
-    again. So loops end, a picture is found under its real name if it has one, and the outcome
+    again. So loops end, an image is found under its real name if it has one, and the outcome
     does not depend on the order in which the file system lists its entries.
     A folder that cannot be listed is yielded itself, so that whoever reads it reports it.
 

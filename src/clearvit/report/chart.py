@@ -1,4 +1,4 @@
-"""Charts in one plain style, safe for colour-blind eyes; pyplot is never touched."""
+"""Charts in one plain style, safe for color blindness; pyplot is never touched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clearvit.report.figure import FAINT, INK
 
-# Okabe and Ito's colours, told apart by every kind of eye.
+# Okabe and Ito's palette, distinguishable with any color vision.
 BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY = (
     "#0072b2",
     "#d55e00",
@@ -25,12 +25,12 @@ BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY = (
     "#e69f00",
     "#56b4e9",
 )
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
 MARKERS = "osD^vPX"
 GRID = "#e4e7ec"
 
 
-def chart(
+def new_chart(
     width: float,
     height: float,
     columns: int = 1,
@@ -39,7 +39,7 @@ def chart(
     ratios: Sequence[float] | None = None,
     share_x: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Begin a figure of `width` x `height` inches; its axes come row by row.
+    """Make a figure of `width` x `height` inches; its axes come row by row.
 
     Args:
         width: Inches.
@@ -58,8 +58,8 @@ def chart(
     return figure, list(axes.ravel())
 
 
-def dress(axes: Axes, title: str, *, x: str = "", y: str = "", grid: bool = True) -> None:
-    """Give axes a title on the left, names for both directions and nothing superfluous."""
+def style_axes(axes: Axes, title: str, *, x: str = "", y: str = "", grid: bool = True) -> None:
+    """Give axes a title on the left, axis labels, a light grid and no box."""
     axes.set_title(title, loc="left", size=11, weight="bold", color=INK, parse_math=False)
     axes.set_xlabel(x, size=9.5, color=FAINT)
     axes.set_ylabel(y, size=9.5, color=FAINT)
@@ -73,8 +73,8 @@ def dress(axes: Axes, title: str, *, x: str = "", y: str = "", grid: bool = True
         axes.grid(color=GRID, linewidth=0.7)
 
 
-def say(axes: Axes, text: str) -> None:
-    """Write a remark into the upper right corner of axes."""
+def add_note(axes: Axes, text: str) -> None:
+    """Write a note into the upper right corner of axes."""
     axes.text(
         0.985,
         0.97,
@@ -90,14 +90,14 @@ def say(axes: Axes, text: str) -> None:
     )
 
 
-def series_colours(count: int) -> list[Any]:
-    """Give colours for `count` lines; many lines are a series, and go from dark to light."""
-    if count <= len(COLOURS):
-        return list(COLOURS[:count])
+def series_colors(count: int) -> list[Any]:
+    """Give colors for `count` lines; many lines are a series, and go from dark to light."""
+    if count <= len(COLORS):
+        return list(COLORS[:count])
     return list(colormaps["viridis"](np.linspace(0.0, 0.9, count)))
 
 
-def outline(axes: Axes, mask: NDArray[np.bool_], *, colour: str = "#ff2d78") -> None:
+def outline_cells(axes: Axes, mask: NDArray[np.bool_], *, color: str = "#ff2d78") -> None:
     """Draw the borders of marked cells (H, W) over axes that show the grid on 0..1 x 0..1."""
     height, width = mask.shape
     padded = np.pad(mask, 1)
@@ -109,7 +109,7 @@ def outline(axes: Axes, mask: NDArray[np.bool_], *, colour: str = "#ff2d78") -> 
     upright = [
         ((c / width, r / height), (c / width, (r + 1) / height)) for r, c in _pairs(rows, columns)
     ]
-    lines = LineCollection(flat + upright, colors=colour, linewidths=1.0, capstyle="projecting")
+    lines = LineCollection(flat + upright, colors=color, linewidths=1.0, capstyle="projecting")
     lines.set_path_effects([Stroke(linewidth=2.0, foreground="white"), Stroke(linewidth=1.0)])
     axes.add_collection(lines)
 

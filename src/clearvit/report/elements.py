@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Tone = Literal["good", "warn", "bad"]
 Cell = str | int | float | None
@@ -21,7 +22,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Facts:
-    """Numbers that one should see first, each with its name."""
+    """Key numbers, each with its name."""
 
     items: tuple[tuple[str, str], ...]  # (name, value)
 
@@ -36,30 +37,30 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture with the words for those who cannot see it."""
+class ImageElement:
+    """An image with its alternative text."""
 
     content: Figure | bytes  # bytes of a PNG file
     alt: str
     caption: str = ""
-    command: str = ""  # what makes it again
+    command: str = ""  # that makes it again
 
 
 @dataclass(frozen=True)
 class Slider:
-    """Two pictures of one size, one over the other; a slider uncovers the second."""
+    """Two images of one size, one over the other; a slider uncovers the second."""
 
     before: bytes  # of a PNG file
     after: bytes
     names: tuple[str, str]
     alt: str
     caption: str = ""
-    command: str = ""  # what makes it again
+    command: str = ""  # that makes it again
 
 
 @dataclass(frozen=True)
 class Tabs:
-    """Several contents at one place, one of them shown; on paper all of them."""
+    """Several contents of which one is shown at a time; in print all of them."""
 
     label: str
     items: tuple[tuple[str, tuple[Element, ...]], ...]  # (title, what it shows)
@@ -75,7 +76,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Notice:
-    """A box that says what matters."""
+    """A highlighted box with a title."""
 
     title: str
     text: str
@@ -85,7 +86,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Details:
-    """Folded until somebody asks."""
+    """Content that is folded until it is opened."""
 
     summary: str
     elements: tuple[Element, ...]
@@ -99,4 +100,6 @@ class Section:
     elements: tuple[Element, ...]
 
 
-Element = Paragraph | Facts | Table | Picture | Slider | Tabs | Command | Notice | Details | Section
+Element = (
+    Paragraph | Facts | Table | ImageElement | Slider | Tabs | Command | Notice | Details | Section
+)

@@ -1,4 +1,4 @@
-"""Rows of panels as one picture: photos, heat maps, heat maps on photos.
+"""Rows of panels as one figure: images, heat maps, heat maps on images.
 
 Tokens are drawn as what they are, cells with sharp edges. Nothing here touches pyplot, so a
 program may draw from threads and keep its own matplotlib settings.
@@ -22,47 +22,46 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from clearvit.errors import StoreError
-from clearvit.files import written_whole
+from clearvit.files import replace_file
 
 Array = NDArray[Any]
 Limits = tuple[float, float]
 
 DPI = 125
 WIDTH = 12.8  # inches, so 1600 pixels
-MARGIN, GAP, BAR = 0.3, 0.26, 0.32  # inches; BAR holds a colour bar with its numbers
+MARGIN, GAP, BAR = 0.3, 0.26, 0.32  # inches; BAR holds a color bar with its numbers
 HEAD, TITLE, FOOT = 0.6, 0.5, 0.42  # inches for the figure title, panel titles and the caption
 TALLEST = 5.6  # inches, of a panel
 INK, FAINT = "#1d2330", "#69707f"
-MAGNITUDE, SHARE = "magma", "viridis"  # both even in brightness and safe for colour-blind eyes
+NORM_CMAP, ATTENTION_CMAP = "magma", "viridis"  # perceptually uniform, safe for color blindness
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One cell of a figure: a picture, a heat map, a heat map on a picture, or just its text."""
+    """One cell of a figure: an image, a heat map, a heat map on an image, or just its text."""
 
     title: str
-    picture: Array | None = None  # (height, width, 3), uint8 or 0..1
+    image: Array | None = None  # (height, width, 3), uint8 or 0..1
     values: Array | None = None  # (H, W), one per token
     note: str = ""  # second, fainter line of the title
-    limits: Limits | None = None  # values at the ends of the colours; else all of `values`
-    colours: str = MAGNITUDE  # name of a matplotlib colour map
-    label: str = ""  # unit at the colour bar
-    aspect: float | None = None  # height / width as drawn; else that of the picture or values
+    limits: Limits | None = None  # values at the ends of the color map; else all of `values`
+    cmap: str = NORM_CMAP  # name of a matplotlib color map
+    label: str = ""  # unit at the color bar
+    aspect: float | None = None  # height / width as drawn; else that of the image or values
 
     @property
-    def kind(self) -> Literal["picture", "heat", "overlay", "text"]:
+    def kind(self) -> Literal["image", "heat", "overlay", "text"]:
         """What there is to draw."""
-        if self.picture is None:
+        if self.image is None:
             return "text" if self.values is None else "heat"
-        return "picture" if self.values is None else "overlay"
+        return "image" if self.values is None else "overlay"
 
     @property
     def shape(self) -> float:
         """Height / width as drawn."""
         if self.aspect is not None:
             return self.aspect
-        source = self.picture if self.picture is not None else self.values
+        source = self.image if self.image is not None else self.values
         return 1.0 if source is None else source.shape[0] / source.shape[1]
 
 
@@ -77,14 +76,14 @@ def shared_limits(arrays: Sequence[Array], *, low: float | None = None, top: flo
     return (start, end) if end > start else (start, start + 1.0)
 
 
-def heat(
-    axes: Axes, values: Array, *, limits: Limits | None = None, colours: str = MAGNITUDE
+def draw_heatmap(
+    axes: Axes, values: Array, *, limits: Limits | None = None, cmap: str = NORM_CMAP
 ) -> AxesImage:
     """Draw values (H, W) as cells with sharp edges that fill the axes."""
     low, high = limits or shared_limits([values])
     return axes.imshow(
         values,
-        cmap=colours,
+        cmap=cmap,
         vmin=low,
         vmax=high,
         interpolation="nearest",
@@ -93,22 +92,22 @@ def heat(
     )
 
 
-def overlay(
+def draw_overlay(
     axes: Axes,
-    picture: Array,
+    image: Array,
     values: Array,
     *,
     limits: Limits | None = None,
-    colours: str = SHARE,
+    cmap: str = ATTENTION_CMAP,
 ) -> AxesImage:
-    """Draw values (H, W) on a grey picture (height, width, 3); the lower, the more transparent."""
+    """Draw values (H, W) on a gray image (height, width, 3); the lower, the more transparent."""
     low, high = limits or shared_limits([values])
-    grey = _unit(picture) @ np.array([0.299, 0.587, 0.114])
-    axes.imshow(grey, cmap="gray", vmin=-0.15, vmax=1.15, aspect="auto", extent=(0, 1, 1, 0))
-    image = heat(axes, values, limits=(low, high), colours=colours)
+    gray = _unit(image) @ np.array([0.299, 0.587, 0.114])
+    axes.imshow(gray, cmap="gray", vmin=-0.15, vmax=1.15, aspect="auto", extent=(0, 1, 1, 0))
+    drawn = draw_heatmap(axes, values, limits=(low, high), cmap=cmap)
     strength = np.nan_to_num(np.clip((values - low) / (high - low), 0, 1))
-    image.set_alpha(0.1 + 0.85 * np.sqrt(strength))
-    return image
+    drawn.set_alpha(0.1 + 0.85 * np.sqrt(strength))
+    return drawn
 
 
 def draw_panels(rows: Sequence[Sequence[Panel]], title: str = "", caption: str = "") -> Figure:
@@ -126,33 +125,28 @@ def draw_panels(rows: Sequence[Sequence[Panel]], title: str = "", caption: str =
     figure = Figure(figsize=(WIDTH, total), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     if title:
-        _write(figure, MARGIN, total - 0.22, total, _shortened(title, 110), size=15, bold=True)
+        _write(figure, MARGIN, total - 0.22, total, _shorten(title, 110), size=15, bold=True)
     top = total - head
     for row, (width, height) in zip(filled, sizes, strict=True):
         _draw_row(figure, row, top - TITLE, width, total)
         top -= height + TITLE + GAP
     if caption:
-        _write(figure, MARGIN, foot - 0.02, total, caption, size=9.5, colour=FAINT)
+        _write(figure, MARGIN, foot - 0.02, total, caption, size=9.5, color=FAINT)
     return figure
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure as PNG, whole or not at all; missing directories are made."""
     target = Path(path)
-    try:
-        with written_whole(target) as temporary, warnings.catch_warnings():
-            # File names in titles may use letters the font lacks; a box in their place will do.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(temporary, format="png", metadata={"Software": None})
-    except OSError as error:
-        raise StoreError(
-            f"'{target}' cannot be written ({error.strerror or error}); choose another place."
-        ) from error
+    with replace_file(target) as temporary, warnings.catch_warnings():
+        # File names in titles may use letters the font lacks; a box in their place will do.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(temporary, format="png", metadata={"Software": None})
     return target
 
 
 def _row_size(row: Sequence[Panel]) -> tuple[float, float]:
-    """Width of each panel, and height of the row with its colour bars, in inches."""
+    """Width of each panel, and height of the row with its color bars, in inches."""
     room = (WIDTH - 2 * MARGIN - GAP * (len(row) - 1)) / len(row)
     tallest = max(panel.shape for panel in row)
     width = min(room, TALLEST / tallest)
@@ -162,8 +156,8 @@ def _row_size(row: Sequence[Panel]) -> tuple[float, float]:
 
 def _draw_row(figure: Figure, row: Sequence[Panel], top: float, width: float, total: float) -> None:
     """Draw panels of one width below `top`, in inches from the bottom left."""
-    for place, panel in enumerate(row):
-        left, height = MARGIN + place * (width + GAP), width * panel.shape
+    for column, panel in enumerate(row):
+        left, height = MARGIN + column * (width + GAP), width * panel.shape
         _write(figure, left, top + 0.42, total, panel.title, size=11.5, bold=True)
         if panel.kind != "text":
             _write(figure, left, top + 0.2, total, panel.note)
@@ -171,22 +165,20 @@ def _draw_row(figure: Figure, row: Sequence[Panel], top: float, width: float, to
         image = _draw_panel(figure.add_axes(box), panel)
         if image is not None:
             below = (box[0], box[1] - 0.15 / total, box[2], 0.08 / total)
-            _colour_bar(figure, figure.add_axes(below), panel, image)
+            _color_bar(figure, figure.add_axes(below), panel, image)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> AxesImage | None:
     axes.set_axis_off()
-    if panel.picture is not None and panel.values is not None:
-        return overlay(
-            axes, panel.picture, panel.values, limits=panel.limits, colours=panel.colours
-        )
+    if panel.image is not None and panel.values is not None:
+        return draw_overlay(axes, panel.image, panel.values, limits=panel.limits, cmap=panel.cmap)
     if panel.values is not None:
-        return heat(axes, panel.values, limits=panel.limits, colours=panel.colours)
-    if panel.picture is not None:
-        # Photos are smoothed when resized; a picture of a few cells is a map and keeps its edges.
-        cells = max(panel.picture.shape[:2]) <= 128
+        return draw_heatmap(axes, panel.values, limits=panel.limits, cmap=panel.cmap)
+    if panel.image is not None:
+        # Images are smoothed when resized; an image of a few cells is a map and keeps its edges.
+        cells = max(panel.image.shape[:2]) <= 128
         axes.imshow(
-            _unit(panel.picture),
+            _unit(panel.image),
             interpolation="nearest" if cells else "antialiased",
             aspect="auto",
             extent=(0, 1, 1, 0),
@@ -196,11 +188,11 @@ def _draw_panel(axes: Axes, panel: Panel) -> AxesImage | None:
     return None
 
 
-def _colour_bar(figure: Figure, axes: Axes, panel: Panel, image: AxesImage) -> None:
+def _color_bar(figure: Figure, axes: Axes, panel: Panel, image: AxesImage) -> None:
     """Draw the scale; an arrow at its end says that some values lie above it."""
     low, high = image.get_clim()
     above = panel.values is not None and bool((panel.values > high * (1 + 1e-6)).any())
-    solid = ScalarMappable(Normalize(low, high), cmap=panel.colours)  # without the transparency
+    solid = ScalarMappable(Normalize(low, high), cmap=panel.cmap)  # without the transparency
     bar = figure.colorbar(
         solid,
         cax=axes,
@@ -211,9 +203,9 @@ def _colour_bar(figure: Figure, axes: Axes, panel: Panel, image: AxesImage) -> N
     steps = MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high)
     bar.set_ticks([step for step in steps if low <= step <= high])
     for label, step in zip(axes.get_xticklabels(), bar.get_ticks(), strict=True):
-        share = (step - low) / (high - low)  # labels at the ends stay within the panel
+        offset = (step - low) / (high - low)  # labels at the ends stay within the panel
         label.set_horizontalalignment(
-            "left" if share < 0.05 else "right" if share > 0.95 else "center"
+            "left" if offset < 0.05 else "right" if offset > 0.95 else "center"
         )
     bar.outline.set_visible(False)
     axes.tick_params(labelsize=8.5, length=2, width=0.6, color=FAINT, labelcolor=FAINT, pad=1.5)
@@ -230,7 +222,7 @@ def _write(
     *,
     size: float = 9.5,
     bold: bool = False,
-    colour: str = "",
+    color: str = "",
 ) -> None:
     """Write text with its upper left corner at (x, y), in inches from the bottom left."""
     figure.text(
@@ -239,20 +231,20 @@ def _write(
         text,
         size=size,
         weight="bold" if bold else "normal",
-        color=colour or (INK if bold else FAINT),
+        color=color or (INK if bold else FAINT),
         va="top",
         parse_math=False,  # a file may be called a$b$c.jpg
     )
 
 
-def _unit(picture: Array) -> Array:
-    """Bring a picture to 0..1."""
-    if picture.dtype == np.uint8:
-        return picture.astype(np.float64) / 255
-    return np.clip(picture, 0.0, 1.0)
+def _unit(image: Array) -> Array:
+    """Bring an image to 0..1."""
+    if image.dtype == np.uint8:
+        return image.astype(np.float64) / 255
+    return np.clip(image, 0.0, 1.0)
 
 
-def _shortened(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     """Cut a long line in the middle, where file names differ least."""
     if len(text) <= length:
         return text

@@ -1,65 +1,62 @@
 """One HTML file made of sections: it needs no network and no other file.
 
-Only sliders need a script, of three lines; the page allows that one and no other.
-
-Everything that a user or a file name brings is escaped. The same input gives the same bytes.
+Elements become plain data, and the templates render data. The data stands in the page too, except
+for the images, which are there already: so pages are combined from data, never from their HTML.
+Only sliders need a script, of three lines; the page allows that one and no other. Everything that
+a user or a file name brings is escaped. The same input gives the same bytes.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
+import functools
 import hashlib
 import io
+import json
 import math
 import re
 import struct
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import jinja2
+from markupsafe import Markup
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from clearvit.errors import StoreError
-from clearvit.files import written_whole
-from clearvit.report.css import CSS
-from clearvit.report.elements import (
-    Cell,
-    Command,
-    Details,
-    Element,
-    Facts,
-    Notice,
-    Picture,
-    Section,
-    Slider,
-    Table,
-    Tabs,
-    Tone,
-)
+from clearvit.files import replace_file
+from clearvit.report.elements import Section, Slider, Tone
+from clearvit.report.text_table import is_numeric, show_cell
 
-SHARPNESS = 150  # pixels per inch of embedded figures
-INCH = 78.0  # pixels of the page per inch of a figure; smaller than SHARPNESS, for fine screens
-NUMERIC = re.compile(r"[-+\N{MINUS SIGN}<>≈]?\s?\d")
-UNKNOWN = "\N{EN DASH}"
+Data = dict[str, Any]
+
+DPI = 150  # of embedded figures
+INCH = 78.0  # pixels of the page per inch of a figure; smaller than DPI, for fine screens
 UNIT = re.compile(r"(\d) (%|\N{MULTIPLICATION SIGN}|px\b)")
-SHORT = 30  # letters of a cell that stays on one line
-NUMBER = ' class="number"'
+SHORT = 30  # characters of a cell that stays on one line
 PNG = b"\x89PNG\r\n\x1a\n"
 MARKS: dict[Tone, str] = {"good": "✓", "warn": "!", "bad": "✗"}
-GENERATOR = '<meta name="generator" content="clearvit">'
-BINDER = '<meta name="generator" content="clearvit report">'  # of pages made of others
-SCRIPT = """for (const range of document.querySelectorAll(".slider input")) {
-  const cut = () => range.closest(".slider").style.setProperty("--cut", range.value + "%");
-  range.addEventListener("input", cut); cut(); }"""
-# Even a forgotten link could load nothing.
-POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-"
-    + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    + "'"
-)
+GENERATOR, COMBINED = "clearvit", "clearvit report"  # of a page, and of a page made of others
+DATA_ID = "clearvit-page"
+SOURCE = "data:image/png;base64,"
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as data: what the template renders and what `read_page` gives back."""
+
+    title: str
+    subtitle: str
+    sections: list[Data]  # elements as dicts, with the name of their class under "kind"
+    images: dict[str, bytes]  # PNG files by their hash, which stands in the sections
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], *, subtitle: str = "") -> Path:
@@ -71,241 +68,194 @@ def write_page(path: Path, title: str, sections: Sequence[Section], *, subtitle:
         sections: What it holds, in this order.
         subtitle: One line below the title.
     """
-    text = render_page(title, sections, subtitle=subtitle)
-    try:
-        with written_whole(path) as temporary:
-            temporary.write_text(text, "utf-8", errors="replace")
-    except OSError as error:
-        raise StoreError(
-            f"'{path}' cannot be written ({error.strerror or error}); choose another place."
-        ) from error
+    return write_html(path, render_page(title, sections, subtitle=subtitle))
+
+
+def write_html(path: Path, text: str) -> Path:
+    """Write a rendered page, whole or not at all."""
+    with replace_file(path) as temporary:
+        temporary.write_text(text, "utf-8", errors="replace")
     return path
 
 
 def render_page(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
-    """Give the HTML that `write_page` writes."""
-    writer = _Writer()
-    body = [writer.element(section, level=2) for section in sections]
-    return whole_page(title, body, contents=writer.contents(), subtitle=subtitle)
+    """Give the page as HTML."""
+    images: dict[str, bytes] = {}
+    page = Page(title, subtitle, [encode(section, images) for section in sections], images)
+    return render_data(page, GENERATOR)
 
 
-def whole_page(
-    title: str,
-    body: Sequence[str],
-    *,
-    contents: str = "",
-    subtitle: str = "",
-    generator: str = GENERATOR,
-) -> str:
-    """Put rendered parts between head and foot."""
-    line = f'<p class="subtitle">{_text(subtitle)}</p>' if subtitle else ""
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        '<head><meta charset="utf-8">',
-        generator,
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{CSS}</style></head>",
-        '<body><a class="skip" href="#content">Skip to the content</a>',
-        f"<header><h1>{_text(title)}</h1>{line}</header>",
-        contents,
-        '<main id="content">',
-        *body,
-        "</main>",
-        f"<script>{SCRIPT}</script>" if any('class="slider"' in part for part in body) else "",
-        "</body></html>",
-    ]
-    return "\n".join(part for part in parts if part) + "\n"
+def render_data(page: Page, generator: str) -> str:
+    """Give a page as HTML, from its data."""
+    data = {"title": page.title, "subtitle": page.subtitle, "sections": page.sections}
+    template = _environment().get_template("page.html")
+    state = _State(page.images)
+    text = template.render(page=page, data=data, state=state, generator=generator)
+    return f"{text.strip()}\n"
 
 
-class _Writer:
-    """Turn elements into HTML, with an id for everything that is pointed at."""
-
-    def __init__(self) -> None:
-        self.headings: list[tuple[str, str]] = []  # (id, title) of the main ones
-        self.taken: Counter[str] = Counter()
-
-    def element(self, element: Element, level: int) -> str:
-        if isinstance(element, Section):
-            return self._section(element, level)
-        if isinstance(element, Details):
-            inside = self._all(element.elements, level)
-            return f"<details><summary>{_text(element.summary)}</summary>{inside}</details>"
-        if isinstance(element, Notice):
-            return self._notice(element, level)
-        if isinstance(element, Table):
-            return _table(element, self._id("table"))
-        if isinstance(element, Picture):
-            return _picture(element)
-        if isinstance(element, Slider):
-            return _slider(element)
-        if isinstance(element, Tabs):
-            return self._tabs(element, level)
-        if isinstance(element, Command):
-            return _command(element)
-        if isinstance(element, Facts):
-            pairs = (f"<div><dt>{_text(n)}</dt><dd>{_text(v)}</dd></div>" for n, v in element.items)
-            return f'<dl class="facts">{"".join(pairs)}</dl>'
-        faint = ' class="faint"' if element.faint else ""
-        return f"<p{faint}>{_text(element.text)}</p>"
-
-    def contents(self) -> str:
-        """List the main headings, as links."""
-        if len(self.headings) < 2:
-            return ""
-        items = (f'<li><a href="#{name}">{_text(title)}</a></li>' for name, title in self.headings)
-        return f'<nav aria-label="Contents"><ul>{"".join(items)}</ul></nav>'
-
-    def _section(self, section: Section, level: int) -> str:
-        name = self._id(re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-") or "section")
-        if level == 2:
-            self.headings.append((name, section.title))
-        heading = f"h{min(level, 6)}"
-        inside = self._all(section.elements, level + 1)
-        return (
-            f'<section aria-labelledby="{name}">'
-            f'<{heading} id="{name}">{_text(section.title)}</{heading}>{inside}</section>'
-        )
-
-    def _notice(self, notice: Notice, level: int) -> str:
-        name = self._id("notice")
-        return (
-            f'<div class="notice {notice.tone}" role="group" aria-labelledby="{name}">'
-            f'<p class="title" id="{name}"><span class="mark" aria-hidden="true">'
-            f"{MARKS[notice.tone]}</span>{_text(notice.title)}</p>"
-            f"<p>{_text(notice.text)}</p>{self._all(notice.elements, level)}</div>"
-        )
-
-    def _tabs(self, tabs: Tabs, level: int) -> str:
-        """Radio buttons: they work without a script, and with the arrow keys."""
-        name = self._id("tabs")
-        heads = "".join(
-            f'<input type="radio" name="{name}" id="{name}-{i}"{" checked" * (i == 0)}>'
-            f'<label for="{name}-{i}">{_text(title)}</label>'
-            for i, (title, _) in enumerate(tabs.items)
-        )
-        panels = "".join(
-            f'<div><p class="title">{_text(title)}</p>{self._all(inside, level)}</div>'
-            for title, inside in tabs.items
-        )
-        label = escape(tabs.label)
-        return f'<fieldset class="tabs"><legend>{label}</legend>{heads}{panels}</fieldset>'
-
-    def _all(self, elements: Sequence[Element], level: int) -> str:
-        return "\n".join(self.element(element, level) for element in elements)
-
-    def _id(self, name: str) -> str:
-        """Number what would be called the same; "part-2" may itself be a title."""
-        while True:
-            self.taken[name] += 1
-            number = self.taken[name]
-            if number == 1:
-                return name
-            name = f"{name}-{number}"
+def encode(value: Any, images: dict[str, bytes]) -> Any:
+    """Turn an element into plain data; its images are added to `images` and named by their hash."""
+    if isinstance(value, Figure):
+        value = render_png(value)
+    if isinstance(value, bytes):
+        width, height = _png_size(value)
+        name = hashlib.sha256(value).hexdigest()[:16]
+        images[name] = value
+        shown = round(width * INCH / DPI)
+        return {"image": name, "width": width, "height": height, "shown": shown}
+    if isinstance(value, Slider) and _png_size(value.before) != _png_size(value.after):
+        raise ValueError("the two images of a slider must have one size.")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: encode(getattr(value, f.name), images) for f in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, (list, tuple)):
+        return [encode(part, images) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _text(text: str) -> str:
-    """Escape text, and keep a number on one line with its unit."""
-    return escape(UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text))
+def read_page(path: Path) -> Page:
+    """Read the data of a page that clearvit wrote.
+
+    Raises:
+        StoreError: The page is incomplete.
+    """
+    reader = _Reader()
+    reader.feed(path.read_text("utf-8"))
+    try:
+        data = json.loads("".join(reader.data))
+    except ValueError as error:
+        raise StoreError(f"'{path}' is incomplete; make it again.") from error
+    return Page(data["title"], data["subtitle"], data["sections"], reader.images)
 
 
-def _table(table: Table, name: str) -> str:
-    caption = f'<caption id="{name}">{_text(table.caption)}</caption>' if table.caption else ""
-    label = f'aria-labelledby="{name}"' if table.caption else 'aria-label="Table"'
-    numeric = [_is_numeric([row[i] for row in table.rows]) for i in range(len(table.header))]
-    head = "".join(
-        f'<th scope="col"{NUMBER * n}>{_text(h)}</th>'
-        for h, n in zip(table.header, numeric, strict=True)
-    )
-    body = "".join(f"<tr>{''.join(_cells(row, numeric))}</tr>" for row in table.rows)
-    return (
-        f'<div class="scroll" role="region" tabindex="0" {label}><table>{caption}'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+def is_page(path: Path, generator: str) -> bool:
+    """Tell whether a file is a page of clearvit, by the head of the file."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return f'<meta name="generator" content="{generator}">' in file.read(1000)
+    except OSError:
+        return False
 
 
-def _cells(row: Sequence[Cell], numeric: Sequence[bool]) -> Iterator[str]:
-    for place, (cell, is_number) in enumerate(zip(row, numeric, strict=True)):
-        tag, scope = ("td", "") if place else ("th", ' scope="row"')
-        text = _shown(cell)
-        kinds = ["number"] * is_number + ["short"] * (len(text) <= SHORT)
-        marked = f' class="{" ".join(kinds)}"' if kinds else ""
-        yield f"<{tag}{scope}{marked}>{_text(text)}</{tag}>"
-
-
-def _shown(cell: Cell) -> str:
-    if isinstance(cell, float):
-        cell = f"{cell:.4g}" if math.isfinite(cell) else None
-    return UNKNOWN if cell is None else str(cell)
-
-
-def _is_numeric(cells: Sequence[Cell]) -> bool:
-    known = [_shown(cell) for cell in cells if cell is not None]
-    return bool(known) and all(NUMERIC.match(text) or text in ("", UNKNOWN) for text in known)
-
-
-def _command(command: Command) -> str:
-    caption = f"<p>{_text(command.caption)}</p>" if command.caption else ""
-    code = f'<pre tabindex="0"><code>{escape(command.code)}</code></pre>'
-    return f'<div class="command">{caption}{code}</div>'
-
-
-def _picture(picture: Picture) -> str:
-    data = picture.content if isinstance(picture.content, bytes) else png(picture.content)
-    shown = round(_png_size(data)[0] * INCH / SHARPNESS)
-    return (
-        f'<figure><div class="card" style="--width: {shown}px" tabindex="0" role="group"'
-        f' aria-label="Picture">{_image(data, picture.alt)}</div>{_caption(picture)}</figure>'
-    )
-
-
-def _slider(slider: Slider) -> str:
-    if _png_size(slider.before) != _png_size(slider.after):
-        raise ValueError("the two pictures of a slider must have one size.")
-    first, second = (_text(name) for name in slider.names)
-    under, over = (
-        _image(data, f"{slider.alt}: {name}")
-        for data, name in ((slider.after, slider.names[1]), (slider.before, slider.names[0]))
-    )
-    return (
-        f'<figure class="slider"><div class="stage">{under}<div class="over">{over}</div></div>'
-        f'<label><span>{first}</span><input type="range" min="0" max="100" value="50"'
-        f' aria-label="How much to see of {first}; the rest is {second}"><span>{second}</span>'
-        f"</label>{_caption(slider)}</figure>"
-    )
-
-
-def _image(data: bytes, alt: str) -> str:
-    width, height = _png_size(data)
-    return (
-        f'<img alt="{_text(alt)}" width="{width}" height="{height}"'
-        f' src="data:image/png;base64,{base64.b64encode(data).decode()}">'
-    )
-
-
-def _caption(shown: Picture | Slider) -> str:
-    words = [_text(shown.caption)] if shown.caption else []
-    words += [f"<code>{escape(shown.command)}</code>"] if shown.command else []
-    return f"<figcaption>{' '.join(words)}</figcaption>" if words else ""
-
-
-def png(figure: Figure) -> bytes:
+def render_png(figure: Figure) -> bytes:
     """Draw a figure as a PNG file."""
     FigureCanvasAgg(figure)
     file = io.BytesIO()
     with warnings.catch_warnings():
         # Names of models and files may use letters the font lacks; a box in their place will do.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(file, format="png", dpi=SHARPNESS, metadata={"Software": None})
+        figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
     return file.getvalue()
+
+
+def content_policy() -> str:
+    """Give the content security policy: even a forgotten link could load nothing."""
+    digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline';"
+        f" script-src 'sha256-{digest}'"
+    )
+
+
+@dataclass
+class _State:
+    """What the templates note while they render one page."""
+
+    images: dict[str, bytes]
+    contents: list[tuple[str, str]] = field(default_factory=list)  # (id, title) of main headings
+    taken: Counter[str] = field(default_factory=Counter)
+    has_slider: bool = False
+
+    def id(self, title: str) -> str:
+        """Make a unique id of a title; "part-2" may itself be a title."""
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+        while True:
+            self.taken[name] += 1
+            if self.taken[name] == 1:
+                return name
+            name = f"{name}-{self.taken[name]}"
+
+    def use_slider(self) -> None:
+        """Note that the page needs the script of sliders."""
+        self.has_slider = True
+
+    def source(self, name: str) -> str:
+        """Give an image as the address that holds it."""
+        return SOURCE + base64.b64encode(self.images[name]).decode()
+
+
+class _Reader(HTMLParser):
+    """Take data and images out of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images: dict[str, bytes] = {}
+        self.data: list[str] = []
+        self.inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.inside = tag == "script" and found.get("id") == DATA_ID
+        name, source = found.get("data-image"), found.get("src")
+        if name and source:
+            self.images[name] = base64.b64decode(source.removeprefix(SOURCE))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.data.append(data)
+
+
+@functools.cache
+def _script() -> str:
+    return (TEMPLATES / "page.js").read_text("utf-8").strip()
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=jinja2.select_autoescape(("html",)),
+        extensions=["jinja2.ext.do"],
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "text": _keep_units,
+        "show_cell": show_cell,
+        "cell_class": _cell_class,
+        "numeric_columns": _numeric_columns,
+    }
+    environment.globals |= {
+        "marks": MARKS,
+        "policy": content_policy(),
+        "script": _script(),
+        "data_id": DATA_ID,
+    }
+    return environment
+
+
+def _keep_units(text: str) -> str:
+    """Keep a number on one line with its unit."""
+    return UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text)
+
+
+def _numeric_columns(table: Data) -> list[bool]:
+    return [is_numeric([row[i] for row in table["rows"]]) for i in range(len(table["header"]))]
+
+
+def _cell_class(cell: Any, numeric: bool) -> Markup:
+    kinds = ["number"] * numeric + ["short"] * (len(show_cell(cell)) <= SHORT)
+    return Markup(f' class="{" ".join(kinds)}"' if kinds else "")
 
 
 def _png_size(data: bytes) -> tuple[int, int]:
     """Read (width, height) in pixels from the header."""
     if not data.startswith(PNG) or len(data) < 24:
-        raise ValueError("a picture must be the bytes of a PNG file.")
+        raise ValueError("an image must be the bytes of a PNG file.")
     width, height = struct.unpack(">II", data[16:24])
     return width, height

@@ -1,4 +1,4 @@
-"""Why two images are alike: which patch was matched with which, and what that gave."""
+"""Why two images are similar: which patch was matched with which, and what that contributed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearvit.retrieval.matching import Locals, Matching, pair_weights
-from clearvit.retrieval.pooling import Grid
-from clearvit.retrieval.transport import transport
+from clearvit.retrieval.config import Matching
+from clearvit.retrieval.matching.optimal_transport import transport
+from clearvit.retrieval.matching.patch_matching import LocalFeatures, cosines, pair_weights
+from clearvit.retrieval.matching.pooling import Grid
 
-SHOWN = 10  # matches drawn and listed
-MATCHED = 0.499  # share of its weight that a patch must place; a chamfer match places a half
+SHOWN = 10  # strongest matches drawn and listed
+MATCHED = 0.499  # fraction of its weight that a matched patch places; a chamfer match places a half
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Match:
     hit: tuple[int, int]
     mass: float  # of all weight
     similarity: float  # cosine
-    contribution: float  # to the structural similarity
+    contribution: float  # to the patch similarity
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,15 @@ class Explanation:
     grid: Grid  # of query and hit
     query_weights: Tensor  # (R,): how much each patch counts
     hit_weights: Tensor  # (R,)
-    contributions: Tensor  # (R, R): rows of the query; their sum is the structural similarity
+    contributions: Tensor  # (R, R): rows of the query; their sum is the patch similarity
     mass: Tensor  # (R, R): weight that was placed on each pair
     similarity: Tensor  # (R, R): cosines
     global_similarity: float
-    weight: float  # of structure in the score; 0: it was not used
+    weight: float  # of the patch similarity in the score; 0: it was not used
     matching: Matching
 
     @property
-    def structural(self) -> float:
+    def patch_similarity(self) -> float:
         """Sum of the contributions."""
         return float(self.contributions.sum())
 
@@ -51,7 +52,7 @@ class Explanation:
         """What the hit was ranked by."""
         if self.weight == 0:
             return self.global_similarity
-        return self.global_similarity + self.weight * self.structural
+        return self.global_similarity + self.weight * self.patch_similarity
 
     @property
     def query_unmatched(self) -> Tensor:
@@ -81,8 +82,8 @@ class Explanation:
 
 
 def explain_pair(
-    query: Locals,
-    hit: Locals,
+    query: LocalFeatures,
+    hit: LocalFeatures,
     grid: Grid,
     *,
     matching: Matching,
@@ -97,9 +98,9 @@ def explain_pair(
         grid: Of both.
         matching: How they are compared.
         global_similarity: Cosine of their descriptors.
-        weight: Of structure in the score.
+        weight: Weight of the patch similarity in the score.
     """
-    similarity = query.patches[0] @ hit.patches[0].T
+    similarity = cosines(query, hit)[0]
     u, v = (weights[0] for weights in pair_weights(query, hit, matching)[:2])
     mass = _mass(similarity, u, v, matching)
     return Explanation(
@@ -137,7 +138,7 @@ def _unmatched(placed: Tensor, weights: Tensor, grid: Grid) -> Tensor:
 
 
 def _one_to_one(values: Tensor, count: int) -> Iterator[tuple[int, int]]:
-    """Give the places of the largest values, each row and column once, positive ones only."""
+    """Give the positions of the largest values, each row and column once, positive ones only."""
     left = values.clone()
     for _ in range(min(count, *values.shape)):
         row, column = divmod(int(left.argmax()), values.shape[1])

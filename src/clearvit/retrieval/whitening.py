@@ -1,4 +1,4 @@
-"""Patches without what all images of a collection have in common."""
+"""Whitening of patch vectors: without the mean and the strong directions of a collection."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RIDGE = 0.01  # of the mean variance, added to each: directions that hardly vary
 class Whitening:
     """A mean to take away and a matrix that makes what is left uncorrelated.
 
-    Cosines of whitened vectors tell apart what cosines of plain ones, which share a large mean and
-    a few strong directions, do not. Fit it on the images of an index and use it on queries too.
+    Cosines of plain vectors, which share a large mean and a few strong directions, tell little
+    apart; those of whitened vectors do. Fit it on the images of an index and use it on queries too.
     """
 
     mean: Tensor  # (C,)
@@ -30,13 +30,13 @@ class Whitening:
         if len(flat) < 2:
             raise ModelError(f"whitening needs at least 2 vectors, not {len(flat)}.")
         mean = flat.mean(0)
-        centred = flat - mean
-        values, vectors = torch.linalg.eigh(centred.T @ centred / len(flat))
+        centered = flat - mean
+        values, vectors = torch.linalg.eigh(centered.T @ centered / len(flat))
         values = values.clamp(min=0)
         scale = (values + RIDGE * values.mean() + torch.finfo(values.dtype).tiny).rsqrt()
         return Whitening(mean, (vectors * scale) @ vectors.T)
 
     def __call__(self, patches: Tensor) -> Tensor:
-        """Whiten vectors (..., C); scale them to unit length before they are compared."""
+        """Whiten vectors (..., C); normalize them before they are compared."""
         whitened: Tensor = (patches.to(self.mean) - self.mean) @ self.matrix
         return whitened

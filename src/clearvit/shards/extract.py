@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,28 +21,32 @@ from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import StoreError
-from clearvit.files import write_json, written_whole
-from clearvit.images import Batch, Picture, Skipped, batches, find_images
-from clearvit.progress import Progress
-from clearvit.shards.plan import (
-    FORMAT,
-    INDEX,
-    Plan,
-    TokenConfig,
-    check_space,
-    claim,
-    listing_of,
-    read_json,
-)
+from clearvit.files import check_space, write_json, written_whole
+from clearvit.images import Batch, ImageSource, Skipped, batches, find_images, listing_of
+from clearvit.images.find import ImageInput
+from clearvit.options import with_options
+from clearvit.progress import Meter, Progress
+from clearvit.runs import FORMAT
+from clearvit.shards.config import TokenConfig
+from clearvit.shards.plan import INDEX, Plan, claim_tokens
 from clearvit.shards.read import TokenStore, open_tokens, read_header
-
-Source = str | Path | Iterable[object]
-"""Called with the number of images that are done and of all images."""
-Advance = Callable[[int], None]
+from clearvit.views.config import DenoiseConfig
+from clearvit.views.denoised import DenoisedBackbone
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Extraction:
+    """One run: what to read, how, and where the shards go."""
+
+    backbone: Backbone
+    images: Sequence[ImageSource]
+    plan: Plan
+    folder: Path
+    config: TokenConfig
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
     """Tokens of one batch as they go to disk."""
 
     names: list[str]
@@ -50,12 +54,13 @@ class Encoded:
     tensors: dict[str, Tensor]  # "patches", "prefix", "layer.8.patches", ...
 
 
+@with_options(TokenConfig)
 def save_tokens(
     backbone: Backbone,
-    images: Source,
+    images: ImageInput,
     *,
     out: str | Path,
-    config: TokenConfig | None = None,
+    config: TokenConfig,
     progress: Progress | None = None,
 ) -> TokenStore:
     """Write the tokens of every image to a directory, or finish what an earlier run began.
@@ -64,48 +69,43 @@ def save_tokens(
         backbone: Makes the tokens.
         images: A folder (with all its subfolders), a file, a glob pattern, or a list of these.
         out: The directory; refused if another model, other images or other options made it.
-        config: Size, layers, precision, batch, and what to do with bad files.
-        progress: Told how many images are done, of how many, for a progress bar.
+        config: All options at once, instead of keywords.
+        progress: Called with the stage, the images done and all images; a bar by default.
 
     Returns:
         The finished directory, opened for reading; `.skipped` lists the bad files.
     """
-    config = config or TokenConfig()
     folder = Path(out)
-    pictures = find_images(images)
-    plan = make_plan(backbone, pictures, config)
-    check_space(folder, _bytes_needed(backbone, plan))
-    claim(folder, plan, overwrite=config.overwrite)
+    backbone = with_views(backbone, config)
+    sources = find_images(images)
+    plan = make_plan(backbone, sources, config)
+    advice = "Use float16, a smaller --size or fewer --layers, or another disk."
+    check_space(folder, _bytes_needed(backbone, plan), advice)
+    claim_tokens(folder, plan, overwrite=config.overwrite)
     missing = [n for n in range(plan.shards) if not plan.path(folder, n).exists()]
-    report = _counter(progress, len(plan.names))
-    report(len(plan.names) - sum(len(plan.names[plan.members(n)]) for n in missing))
+    meter = Meter(progress, len(plan.names), "tokens")
+    meter.advance(len(plan.names) - sum(len(plan.names[plan.members(n)]) for n in missing))
+    run = Extraction(backbone, sources, plan, folder, config)
     if missing and config.engine == "ray":
         from clearvit.shards.ray_engine import run_on_ray
 
-        run_on_ray(backbone, pictures, plan, missing, folder, config, report)
+        run_on_ray(run, missing, meter)
     elif missing:
-        write_shards(backbone, pictures, plan, missing, folder, config, report)
+        write_shards(run, missing, meter)
     _write_index(folder, plan, backbone)
     return open_tokens(folder)
 
 
-def _counter(progress: Progress | None, total: int) -> Advance:
-    """Count images for a progress bar."""
-    count = 0
-
-    def advance(images: int) -> None:
-        nonlocal count
-        count += images
-        if progress:
-            progress(count, total)
-
-    return advance
+def with_views(backbone: Backbone, config: TokenConfig) -> Backbone:
+    """Wrap a backbone so that it gathers as many views as the options ask for."""
+    if config.views == 1 and config.scale == 1:
+        return backbone
+    views = DenoiseConfig(views=config.views, scale=config.scale, batch=config.batch)
+    return DenoisedBackbone(backbone, views)
 
 
-def make_plan(backbone: Backbone, pictures: Sequence[Picture], config: TokenConfig) -> Plan:
+def make_plan(backbone: Backbone, images: Sequence[ImageSource], config: TokenConfig) -> Plan:
     """Decide everything that the bytes of the shards depend on."""
-    if config.batch < 1 or config.shard < 1:
-        raise StoreError("batch and shard must be at least 1.")
     layers: tuple[int, ...] = ()
     if config.layers:
         if not isinstance(backbone, VitBackbone):
@@ -120,45 +120,35 @@ def make_plan(backbone: Backbone, pictures: Sequence[Picture], config: TokenConf
         dtype=config.dtype,
         batch=config.batch,
         shard=-(-config.shard // config.batch) * config.batch,
-        names=tuple(picture.name for picture in pictures),
-        listing=listing_of(pictures),
+        names=tuple(image.name for image in images),
+        listing=listing_of(images),
     )
 
 
-def write_shards(
-    backbone: Backbone,
-    pictures: Sequence[Picture],
-    plan: Plan,
-    numbers: Sequence[int],
-    out: Path,
-    config: TokenConfig,
-    report: Advance,
-) -> None:
+def write_shards(run: Extraction, numbers: Sequence[int], meter: Meter) -> None:
     """Encode and write some shards; images are read ahead across their borders."""
-    wanted = [pictures[i] for n in numbers for i in range(len(pictures))[plan.members(n)]]
-    with closing(encode(backbone, wanted, plan, config)) as encoded:
+    plan = run.plan
+    wanted = [image for number in numbers for image in run.images[plan.members(number)]]
+    with closing(encode(run, wanted)) as encoded:
         for number in numbers:
             count = len(plan.names[plan.members(number)])
             parts = []
             for part in itertools.islice(encoded, -(-count // plan.batch)):
                 parts.append(part)
-                report(len(part.names) + len(part.skipped))
-            write_shard(plan.path(out, number), parts)
+                meter.advance(len(part.names) + len(part.skipped))
+            write_shard(plan.path(run.folder, number), parts)
 
 
-def encode(
-    backbone: Backbone, pictures: Sequence[Picture], plan: Plan, config: TokenConfig
-) -> Generator[Encoded, None, None]:
+def encode(run: Extraction, images: Sequence[ImageSource]) -> Generator[EncodedBatch, None, None]:
     """Compute tokens batch by batch while the next images are being read."""
+    backbone, plan = run.backbone, run.plan
     dtype = getattr(torch, plan.dtype)
-    size = plan.size
-    decoders = config.decoders or (1 if backbone.device.type == "cpu" else 4)
     source = batches(
-        pictures,
-        lambda image: backbone.preprocessing(image, size),
+        images,
+        lambda image: backbone.preprocessing(image, plan.size),
         size=plan.batch,
-        threads=decoders,
-        strict=config.strict,
+        threads=run.config.decoders or (1 if backbone.device.type == "cpu" else 4),
+        strict=run.config.strict,
     )
     with closing(source), torch.no_grad():
         for batch in source:
@@ -167,16 +157,16 @@ def encode(
 
 def _encode_batch(
     backbone: Backbone, batch: Batch[Tensor], plan: Plan, dtype: torch.dtype
-) -> Encoded:
+) -> EncodedBatch:
     if not batch.items:
-        return Encoded([], batch.skipped, {})
+        return EncodedBatch([], batch.skipped, {})
     pixels = torch.stack(batch.items).to(backbone.device, backbone.dtype)
     tokens = backbone.forward(pixels, layers=plan.layers or None, norm=plan.norm)
     tensors = {}
-    for name, tensor in _flat(tokens).items():
+    for name, tensor in _flatten(tokens).items():
         _check_range(tensor, dtype, name, batch.names)
         tensors[name] = tensor.to(dtype).cpu()
-    return Encoded(batch.names, batch.skipped, tensors)
+    return EncodedBatch(batch.names, batch.skipped, tensors)
 
 
 def _check_range(tensor: Tensor, dtype: torch.dtype, name: str, images: Sequence[str]) -> None:
@@ -194,14 +184,14 @@ def _check_range(tensor: Tensor, dtype: torch.dtype, name: str, images: Sequence
     )
 
 
-def _flat(tokens: Tokens) -> dict[str, Tensor]:
+def _flatten(tokens: Tokens) -> dict[str, Tensor]:
     flat = {"patches": tokens.patches, "prefix": tokens.prefix}
     for block, inner in tokens.layers.items():
         flat |= {f"layer.{block}.patches": inner.patches, f"layer.{block}.prefix": inner.prefix}
     return flat
 
 
-def write_shard(path: Path, parts: Sequence[Encoded]) -> None:
+def write_shard(path: Path, parts: Sequence[EncodedBatch]) -> None:
     """Write one shard in one piece; names and bad files travel in its header."""
     full = [part for part in parts if part.tensors]
     keys = full[0].tensors if full else {}
@@ -223,22 +213,23 @@ def write_shard(path: Path, parts: Sequence[Encoded]) -> None:
 
 def _write_index(out: Path, plan: Plan, backbone: Backbone) -> None:
     """Say where every image ended up, once all shards are there."""
-    if (out / INDEX).exists() and read_json(out / INDEX).get("format") == FORMAT:
+    if (out / INDEX).exists():
         return
     rows, skipped = [], []
     for number in range(plan.shards):
         header = read_header(plan.path(out, number))
         rows += [[name, number, row] for row, name in enumerate(header["names"])]
         skipped += header["skipped"]
-    grid = [s // p for s, p in zip(plan.size, backbone.patch, strict=True)]
+    grid = backbone.grid_of(plan.size)
     content = plan.to_json()
     del content["names"], content["listing"]
-    content |= {"grid": grid, "width": backbone.width, "depth": backbone.depth}
-    content["prefix_names"] = list(backbone.prefix_names)
-    write_json(out / INDEX, {**content, "images": rows, "skipped": skipped})
+    scale = backbone.grid_of(plan.size)[0] // (plan.size[0] // backbone.patch[0])
+    content |= {"grid": list(grid), "scale": scale, "width": backbone.width}
+    content["depth"], content["prefix_names"] = backbone.depth, list(backbone.prefix_names)
+    write_json(out / INDEX, {**content, "format": FORMAT, "images": rows, "skipped": skipped})
 
 
 def _bytes_needed(backbone: Backbone, plan: Plan) -> int:
-    height, width = (s // p for s, p in zip(plan.size, backbone.patch, strict=True))
+    height, width = backbone.grid_of(plan.size)
     tokens = (height * width + len(backbone.prefix_names)) * (1 + len(plan.layers))
     return len(plan.names) * tokens * backbone.width * (2 if plan.dtype == "float16" else 4)

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from clearvit.errors import StoreError
-from clearvit.files import remove_leftovers, write_json
-from clearvit.images import Picture
+from clearvit.runs import claim
 
-FORMAT = 1
-PLAN, INDEX = "plan.json", "index.json"
-
-Engine = Literal["local", "ray"]
-
-
-@dataclass(frozen=True)
-class TokenConfig:
-    """Options of `save_tokens` and of `clearvit tokens`."""
-
-    size: int | tuple[int, int] | None = None  # pixels; None is the backbone's own size
-    layers: tuple[int, ...] = ()  # blocks to keep beside the final tokens
-    norm: bool = True  # apply the final norm, to the layers too
-    dtype: Literal["float16", "float32"] = "float16"  # on disk
-    batch: int = 16  # images per forward pass
-    shard: int = 64  # images per file, rounded up to whole batches
-    decoders: int | None = None  # threads that read ahead; None: 1 beside a CPU network, else 4
-    strict: bool = False  # the first bad file ends the run
-    overwrite: bool = False  # throw away what another run left in the directory
-    engine: Engine = "local"  # "ray" spreads the shards over a cluster
+INDEX = "index.json"
+FILES = ("shard-*.safetensors", INDEX)
 
 
 @dataclass(frozen=True)
@@ -69,50 +46,16 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Give the plan as JSON holds it: lists instead of tuples."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        return {"format": FORMAT, **content}
+        return content
 
 
-def listing_of(pictures: Sequence[Picture]) -> str:
-    """Hash the names and sizes of the files, so that a changed folder is noticed."""
-    digest = hashlib.sha256()
-    for picture in pictures:
-        digest.update(f"{picture.name}\0{_bytes(picture)}\0".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def claim(out: Path, plan: Plan, *, overwrite: bool) -> None:
+def claim_tokens(out: Path, plan: Plan, *, overwrite: bool) -> None:
     """Take a directory for this plan, or continue one that was begun with the same plan."""
-    remove_leftovers(out)
-    if overwrite:
-        _clear(out)
-    if not (out / PLAN).exists():
-        if out.exists() and any(out.iterdir()):
-            raise StoreError(
-                f"'{out}' is not empty and holds no tokens of clearvit. Choose another --out."
-            )
-        write_json(out / PLAN, plan.to_json())
-        return
-    theirs, ours = read_json(out / PLAN), plan.to_json()
-    differing = [key for key in ours if theirs.get(key) != ours[key]]
-    if differing:
-        raise StoreError(
-            f"'{out}' was made by another run: {_difference(differing, theirs, ours)}."
-            " Choose another --out, or --overwrite to start again."
-        )
+    content = plan.to_json()
+    claim(out, content, kind="tokens", files=FILES, overwrite=overwrite, describe=_difference)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read one of the directory's own JSON files."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read '{path}': {error}") from error
-    if not isinstance(content, dict):
-        raise StoreError(f"'{path}' is not what clearvit wrote.")
-    return content
-
-
-def _difference(keys: list[str], theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+def _difference(keys: list[str], theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     if {"names", "listing"} & set(keys):
         counts = len(theirs.get("names", ())), len(ours["names"])
         changed = (
@@ -123,31 +66,3 @@ def _difference(keys: list[str], theirs: dict[str, Any], ours: dict[str, Any]) -
         return f"the weights of '{ours['model']}' are not the same"
     shown = [key for key in keys if key != "fingerprint"]
     return ", ".join(f"{key} was {theirs.get(key)}, now {ours[key]}" for key in shown)
-
-
-def _clear(out: Path) -> None:
-    """Remove what an earlier run wrote, and nothing else."""
-    if not (out / PLAN).exists():
-        return
-    for path in [*out.glob("shard-*.safetensors"), out / INDEX, out / PLAN]:
-        path.unlink(missing_ok=True)
-
-
-def _bytes(picture: Picture) -> int:
-    if not isinstance(picture.source, (str, Path)):
-        return 0
-    try:
-        return os.stat(picture.source).st_size
-    except OSError:
-        return -1  # broken links are met, and listed, when they are read
-
-
-def check_space(out: Path, needed: int) -> None:
-    """Refuse to begin what the disk cannot hold, `needed` in bytes."""
-    existing = next(p for p in [out, *out.absolute().parents] if p.exists())
-    free = shutil.disk_usage(existing).free
-    if needed > free:
-        raise StoreError(
-            f"the tokens need {needed / 1e9:.1f} GB and '{existing}' has {free / 1e9:.1f} GB free."
-            " Use float16, a smaller --size or fewer --layers, or another disk."
-        )

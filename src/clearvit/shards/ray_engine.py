@@ -16,18 +16,18 @@ import torch
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.load import load
-from clearvit.backbones.positions import PositionRule
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ClearvitError, StoreError, missing_extra
-from clearvit.images import Picture
-from clearvit.shards.extract import Advance, encode, write_shard
-from clearvit.shards.plan import Plan, TokenConfig
+from clearvit.images import ImageSource
+from clearvit.options import PositionRule
+from clearvit.progress import Meter
+from clearvit.shards.extract import Extraction, encode, with_views, write_shard
 
 RETRIES = 5  # of one shard, after its worker died
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LoadRecipe:
     """How a worker gets the backbone: by name, checked against the fingerprint."""
 
     name: str
@@ -36,37 +36,30 @@ class Recipe:
     fingerprint: str
 
 
-def run_on_ray(
-    backbone: Backbone,
-    pictures: Sequence[Picture],
-    plan: Plan,
-    numbers: Sequence[int],
-    out: Path,
-    config: TokenConfig,
-    report: Advance,
-) -> None:
+def run_on_ray(run: Extraction, numbers: Sequence[int], meter: Meter) -> None:
     """Write the missing shards on the cluster at RAY_ADDRESS, or on a local one made for it."""
     try:
         import ray
     except ImportError as error:
         raise missing_extra("ray", "scale", "--engine ray") from error
-    if any(not isinstance(picture.source, (str, Path)) for picture in pictures):
+    if any(not isinstance(image.source, (str, Path)) for image in run.images):
         raise StoreError("Ray workers read files; pass paths instead of images in memory.")
-    recipe = recipe_of(backbone)
+    plan = run.plan
+    recipe = recipe_of(getattr(run.backbone, "inner", run.backbone))  # workers wrap it themselves
     started_here = not ray.is_initialized()
     if started_here:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         task = ray.remote(max_retries=RETRIES, num_cpus=1)(_write_one)
-        options = ray.put((recipe, plan, config, out.absolute()))
+        options = ray.put((recipe, plan, run.folder.absolute(), run.config))
         waiting = {
-            task.remote(options, number, _absolute(pictures[plan.members(number)])): number
+            task.remote(options, number, _absolute(run.images[plan.members(number)])): number
             for number in numbers
         }
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1)
             ray.get(done[0])
-            report(len(plan.names[plan.members(waiting.pop(done[0]))]))
+            meter.advance(len(plan.names[plan.members(waiting.pop(done[0]))]))
     except ray.exceptions.RayTaskError as error:
         cause = error.as_instanceof_cause()
         raise cause if isinstance(cause, ClearvitError) else StoreError(str(error)) from error
@@ -79,20 +72,21 @@ def run_on_ray(
             ray.shutdown()
 
 
-def recipe_of(backbone: Backbone) -> Recipe:
+def recipe_of(backbone: Backbone) -> LoadRecipe:
     """Describe a backbone so that another machine can load it."""
     positions = backbone.positions if isinstance(backbone, VitBackbone) else None
-    return Recipe(backbone.name, backbone.preprocessing.size, positions, backbone.fingerprint())
+    return LoadRecipe(backbone.name, backbone.preprocessing.size, positions, backbone.fingerprint())
 
 
-def _write_one(options: Any, number: int, pictures: Sequence[Picture]) -> None:
-    recipe, plan, config, out = options
-    backbone = _backbone(recipe)
-    write_shard(plan.path(out, number), list(encode(backbone, pictures, plan, config)))
+def _write_one(options: Any, number: int, images: Sequence[ImageSource]) -> None:
+    recipe, plan, folder, config = options
+    backbone = with_views(_load_once(recipe), config)
+    run = Extraction(backbone, images, plan, folder, config)
+    write_shard(plan.path(folder, number), list(encode(run, images)))
 
 
 @functools.lru_cache(maxsize=1)
-def _backbone(recipe: Recipe) -> Backbone:
+def _load_once(recipe: LoadRecipe) -> Backbone:
     """Load the backbone once per worker process."""
     torch.set_num_threads(1)  # a task is given one core; shards are what runs side by side
     backbone = load(recipe.name, size=recipe.size, positions=recipe.positions)
@@ -104,5 +98,5 @@ def _backbone(recipe: Recipe) -> Backbone:
     return backbone
 
 
-def _absolute(pictures: Sequence[Picture]) -> list[Picture]:
-    return [Picture(p.name, Path(str(p.source)).absolute()) for p in pictures]
+def _absolute(images: Sequence[ImageSource]) -> list[ImageSource]:
+    return [ImageSource(p.name, Path(str(p.source)).absolute()) for p in images]

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from clearvit.backbones.tokens import PerBlock, Tokens
 from clearvit.errors import StoreError
+from clearvit.files import read_json
 from clearvit.images import Skipped
-from clearvit.shards.plan import FORMAT, INDEX, PLAN, read_json
+from clearvit.runs import FORMAT, PLAN
+from clearvit.shards.plan import INDEX
 
 
 def open_tokens(path: str | Path) -> TokenStore:
@@ -64,13 +66,14 @@ class TokenStore(Sequence[Tokens]):
         self.fingerprint: str = index["fingerprint"]
         self.normed: bool = index["norm"]
         self.grid: tuple[int, int] = (index["grid"][0], index["grid"][1])
+        self.scale: int = index.get("scale", 1)
         self.size: tuple[int, int] = (index["size"][0], index["size"][1])
         self.layers: tuple[int, ...] = tuple(index["layers"])
         self.depth: int = index["depth"]
         self.prefix_names: tuple[str, ...] = tuple(index["prefix_names"])
         self.names: list[str] = [row[0] for row in index["images"]]
         self.skipped: list[Skipped] = [Skipped(*entry) for entry in index["skipped"]]
-        self._places: list[tuple[int, int]] = [(row[1], row[2]) for row in index["images"]]
+        self._locations: list[tuple[int, int]] = [(row[1], row[2]) for row in index["images"]]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -108,6 +111,7 @@ class TokenStore(Sequence[Tokens]):
             patches=patches,
             prefix=prefix,
             grid=self.grid,
+            scale=self.scale,
             normed=self.normed,
             prefix_names=self.prefix_names,
             layers=layers or PerBlock(),
@@ -119,11 +123,11 @@ class TokenStore(Sequence[Tokens]):
         order: list[int] = []
         by_shard: dict[int, list[tuple[int, int]]] = {}
         for position, index in enumerate(indices):
-            number, row = self._places[index]
+            number, row = self._locations[index]
             by_shard.setdefault(number, []).append((row, position))
         for number, wanted in by_shard.items():
             path = self.folder / f"shard-{number:05d}.safetensors"
-            with _opened(path) as shard:
+            with _open_shard(path) as shard:
                 keys = list(shard.keys())
                 for run in _runs(sorted(wanted)):
                     order += [position for _, position in run]
@@ -148,7 +152,7 @@ def _runs(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
     yield run
 
 
-def _opened(path: Path) -> Any:
+def _open_shard(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""Artifacts of a known kind at known places."""
+"""Artifacts of a known kind at known positions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearvit.backbones.backbone import Backbone, Images
-from clearvit.backbones.preprocessing import Size
 from clearvit.backbones.vit import Embedded, VitBackbone
 from clearvit.errors import ModelError, closest
+from clearvit.options import Size
 
 Kind = Literal["high-norm", "low-norm", "positional"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-LENGTH = {"high-norm": 8.0, "low-norm": 0.1}  # times the median norm of the image
-REDUNDANT = 0.5  # artifacts sit among this share of patches, those most like their neighbours
+RELATIVE_NORM = {"high-norm": 8.0, "low-norm": 0.1}  # times the median norm of the image
+REDUNDANT = 0.5  # artifacts sit among this fraction of patches, those most like their neighbors
 
 
 class Planted(NamedTuple):
@@ -41,25 +41,25 @@ def planted(
 ) -> Planted:
     """Plant artifacts into a backbone; the original is left as it was.
 
-    High- and low-norm artifacts sit, as the paper found them, at patches that are much like their
-    neighbours, drawn anew for every picture, and hold the mean of the image instead of the patch.
-    Positional ones sit at the same places of the grid in every picture, where the token turns
-    towards a fixed direction and is as long as most tokens are.
+    High- and low-norm artifacts sit, as Darcet et al. found them, at patches that are similar to
+    their neighbors, sampled anew for every image, and hold the mean of the image instead of the
+    patch. Positional ones sit at the same grid positions in every image, where the token turns
+    towards a fixed direction and has the median norm.
 
     Args:
         backbone: A ViT.
         kind: "high-norm" (8 x the median norm of the image), "low-norm" (0.1 x) or "positional".
-        fraction: Share of the patches, in (0, 0.5]; at least one patch per image.
-        seed: Decides the places and directions.
+        fraction: Fraction of the patches, in (0, 0.5]; at least one patch per image.
+        seed: Seed of positions and directions.
         block: First block whose output has them, from 0; the middle one by default.
-        until: Last such block; the last of the network by default. Blocks behind it may repair
-            what they get.
-        lossy: High- and low-norm artifacts stand instead of the patch. Otherwise a high-norm one is
-            added to it and a low-norm one is the patch itself, shortened: what the patch held is
-            still there. Positional ones always keep it.
+        until: Last such block; the last of the network by default. Later blocks may
+            repair what they get.
+        lossy: High- and low-norm artifacts replace the patch. Otherwise a high-norm one is added to
+            it and a low-norm one is the patch scaled down: its content is still there. Positional
+            ones always keep it.
 
     Returns:
-        The backbone and `mask(images, size=None)`, which gives the places as (B, N) bool for
+        The backbone and `mask(images, size=None)`, which marks the artifacts as (B, N) bool for
         whatever `backbone.tokens` accepts.
     """
     if not isinstance(backbone, VitBackbone):
@@ -67,15 +67,15 @@ def planted(
     if kind not in KINDS:
         raise ModelError(f"kind is '{kind}'; use {', '.join(KINDS)}.{closest(kind, KINDS)}")
     if not 0 < fraction <= 0.5:
-        raise ModelError(f"fraction is {fraction}; use a share in (0, 0.5].")
+        raise ModelError(f"fraction is {fraction}; use a fraction in (0, 0.5].")
     first = backbone.depth // 2 if block is None else backbone.block_indices([block])[0]
     last = backbone.block_indices([-1 if until is None else until])[0]
-    sick = PlantedBackbone(backbone, kind, fraction, seed, range(first, last + 1), lossy)
-    return Planted(sick, sick.mask)
+    changed = PlantedBackbone(backbone, kind, fraction, seed, range(first, last + 1), lossy)
+    return Planted(changed, changed.mask)
 
 
 class PlantedBackbone(VitBackbone):
-    """A ViT whose tokens are overwritten at some places, in some blocks."""
+    """A ViT whose tokens are overwritten at some positions, in some blocks."""
 
     def __init__(
         self,
@@ -90,60 +90,60 @@ class PlantedBackbone(VitBackbone):
         self.name = f"{backbone.name} + {kind}"
         self.kind, self.fraction, self.seed = kind, fraction, seed
         self.blocks, self.lossy = blocks, lossy
-        self._places = torch.empty(0)
+        self._positions = torch.empty(0)
 
     def mask(self, images: Images, *, size: int | Size | None = None) -> Tensor:
         """Where the artifacts of these images are, (B, N) bool."""
         with torch.no_grad():
-            parts = [self._drawn(pixels) for pixels in self.pixels(images, size=size)]
+            parts = [self._sample_positions(pixels) for pixels in self.pixels(images, size=size)]
         return torch.cat(parts)
 
     def embed_pixels(self, pixels: Tensor) -> Embedded:
-        """Draw the places, then embed as usual."""
-        self._places = self._drawn(pixels)
+        """Sample the positions, then embed as usual."""
+        self._positions = self._sample_positions(pixels)
         return super().embed_pixels(pixels)
 
     def after_block(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Overwrite the tokens at the drawn places."""
+        """Overwrite the tokens at the sampled positions."""
         if index not in self.blocks:
             return x
         prefix = len(self.prefix_names)
         patches = x[:, prefix:]
-        sick = torch.where(self._places[..., None], self._artifact(patches), patches)
-        return torch.cat([x[:, :prefix], sick], dim=1)
+        changed = torch.where(self._positions[..., None], self._artifact(patches), patches)
+        return torch.cat([x[:, :prefix], changed], dim=1)
 
     def _artifact(self, patches: Tensor) -> Tensor:
-        """What stands at the places, (B, N, C) or (B, 1, C)."""
+        """Values of the artifacts, (B, N, C) or (B, 1, C)."""
         typical: Tensor = patches.norm(dim=-1, keepdim=True).median(dim=1, keepdim=True).values
         if self.kind == "positional":
             direction = torch.randn(self.width, generator=self._generator()).to(patches)
             turned = F.normalize(patches, dim=-1) + 3 * F.normalize(direction, dim=0)
             return F.normalize(turned, dim=-1) * typical
         if self.kind == "low-norm" and not self.lossy:
-            return F.normalize(patches, dim=-1) * LENGTH[self.kind] * typical
-        healthy = (~self._places)[..., None]
+            return F.normalize(patches, dim=-1) * RELATIVE_NORM[self.kind] * typical
+        healthy = (~self._positions)[..., None]
         mean = (patches * healthy).sum(1, keepdim=True) / healthy.sum(1, keepdim=True)
-        alone = F.normalize(mean, dim=-1) * LENGTH[self.kind] * typical
+        alone = F.normalize(mean, dim=-1) * RELATIVE_NORM[self.kind] * typical
         return alone if self.lossy else patches + alone
 
-    def _drawn(self, pixels: Tensor) -> Tensor:
-        """Choose the places, (B, 3, height, width) -> (B, N) bool, from each picture alone."""
+    def _sample_positions(self, pixels: Tensor) -> Tensor:
+        """Choose the positions, (B, 3, height, width) -> (B, N) bool, from each image alone."""
         with torch.no_grad():  # one by one: the last bits of a batch depend on its size
-            scores = torch.stack([self._scores(picture[None]) for picture in pixels])
+            scores = torch.stack([self._scores(image[None]) for image in pixels])
         count = max(1, round(self.fraction * scores.shape[1]))
         mask = torch.zeros_like(scores, dtype=torch.bool)
         return mask.scatter(1, scores.topk(count, dim=1).indices, True).to(pixels.device)
 
-    def _scores(self, picture: Tensor) -> Tensor:
-        """Random numbers for the places that may be chosen, -1 for the others, (N,)."""
+    def _scores(self, image: Tensor) -> Tensor:
+        """Random numbers for the positions that may be chosen, -1 for the others, (N,)."""
         if self.kind == "positional":
-            cells = picture.shape[2] // self.patch[0] * (picture.shape[3] // self.patch[1])
+            cells = image.shape[2] // self.patch[0] * (image.shape[3] // self.patch[1])
             return torch.rand(cells, generator=self._generator())
-        likeness = _likeness(self.embed_patches(picture)[0]).cpu()
-        content = (picture.double() * 1e4).round().long().sum().item()
-        random = torch.rand(len(likeness), generator=self._generator(int(content) % 2**31))
-        most = max(1, round(REDUNDANT * len(likeness)))
-        redundant = likeness >= likeness.topk(most).values[-1]
+        similarity = _neighbor_similarity(self.embed_patches(image)[0]).cpu()
+        content = (image.double() * 1e4).round().long().sum().item()
+        random = torch.rand(len(similarity), generator=self._generator(int(content) % 2**31))
+        most = max(1, round(REDUNDANT * len(similarity)))
+        redundant = similarity >= similarity.topk(most).values[-1]
         return torch.where(redundant, random, torch.tensor(-1.0))
 
     def _generator(self, extra: int = 0) -> torch.Generator:
@@ -153,10 +153,10 @@ class PlantedBackbone(VitBackbone):
         return (*super()._settings(), self.kind, self.fraction, self.seed, self.blocks, self.lossy)
 
 
-def _likeness(picture: Tensor) -> Tensor:
-    """Mean cosine to the four neighbours on a torus, (H, W, C) -> (N,)."""
-    unit = F.normalize(picture.float(), dim=-1)
+def _neighbor_similarity(image: Tensor) -> Tensor:
+    """Mean cosine to the four neighbors on a torus, (H, W, C) -> (N,)."""
+    unit = F.normalize(image.float(), dim=-1)
     down = (unit * unit.roll(-1, 0)).sum(-1)
     right = (unit * unit.roll(-1, 1)).sum(-1)
-    likeness: Tensor = (down + down.roll(1, 0) + right + right.roll(1, 1)).flatten() / 4
-    return likeness
+    similarity: Tensor = (down + down.roll(1, 0) + right + right.roll(1, 1)).flatten() / 4
+    return similarity

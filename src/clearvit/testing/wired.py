@@ -8,17 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clearvit.artifacts.outliers import MIN_RATIO
 from clearvit.backbones.backbone import Backbone, Images
-from clearvit.backbones.preprocessing import Size
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
-from clearvit.testing.planted import LENGTH, Planted
+from clearvit.options import Size
+from clearvit.testing.planted import RELATIVE_NORM, Planted
 
-# Whole-patch rolls of a picture, (rows, columns): artifacts are to move when the content does.
+# Whole-patch rolls of an image, (rows, columns): artifacts must move when the content does.
 ROLLS = ((0, 0), (1, 2), (2, -1), (-1, -2), (-2, 1), (2, 2), (-2, -2), (-1, 1))
-LOUD = 4.0  # activation at a typical artifact: in the straight part of a GELU
-LONG = 3.0  # times the median norm: longer tokens are artifacts
-RIDGE = 1e-3  # of the mean variance, so that few pictures do
+ACTIVATION = 4.0  # at a typical artifact: in the linear part of a GELU
+RIDGE = 1e-3  # of the mean variance, so that a few images suffice
 
 
 def wired(
@@ -26,50 +26,53 @@ def wired(
 ) -> Planted:
     """Rewire one hidden unit so that it writes high-norm artifacts; the original is left as it was.
 
-    This is how real ones come about: a few units fire at some patches and write a long vector
-    there. The unit listens to the direction in which a patch changes most when the picture is
-    shifted, so the places are others in every view. It replaces the least influential unit of its
+    Real ones arise like this: a few units fire at some patches and write a high-norm vector
+    there. The unit responds to the direction in which a patch changes most when the image is
+    shifted, so the positions differ in every view. It replaces the least influential unit of its
     block, so what is learnt or moved elsewhere gives the original back: the tokens of `backbone`
     are the truth. `clearvit.testing.planted` lays artifacts over the tokens instead, where no
     weight can take them off again.
 
     Args:
         backbone: A ViT whose MLPs are two linear layers around a GELU.
-        images: Some dozen pictures to find the direction and the threshold on.
-        fraction: Share of their patches at which the unit fires, in (0, 0.5].
+        images: A few dozen images to find the direction and the threshold on.
+        fraction: Fraction of their patches at which the unit fires, in (0, 0.5].
         block: Where the unit is, from 0; the middle block by default.
 
     Returns:
-        The backbone and `mask(images, size=None)`, which gives the patches longer than three times
-        the median of the image behind that block, as (B, N) bool.
+        The backbone and `mask(images, size=None)`, which marks the patches whose norm after that
+        block the unit has raised by the factor from which on `clearvit.artifacts` speaks of an
+        artifact (1.3), compared with the original model: the truth, not a detection. (B, N) bool.
     """
     if not isinstance(backbone, VitBackbone):
         raise ModelError(f"'{backbone.name}' is a grid-only backbone; artifacts need a ViT.")
     if not 0 < fraction <= 0.5:
-        raise ModelError(f"fraction is {fraction}; use a share in (0, 0.5].")
+        raise ModelError(f"fraction is {fraction}; use a fraction in (0, 0.5].")
     index = backbone.depth // 2 if block is None else backbone.block_indices([block])[0]
     network = copy.deepcopy(backbone.network)
     first, second, scale = _layers(backbone.name, network.blocks[index])
-    heard, tokens = _walk(backbone, images, index)
-    direction = _shifting(heard)
-    loudness = heard.flatten(0, -2) @ direction
-    threshold = loudness.quantile(1 - fraction)
-    slope = LOUD / (loudness[loudness > threshold] - threshold).mean()
+    inputs, tokens = _collect_inputs(backbone, images, index)
+    direction = _shift_direction(inputs)
+    responses = inputs.flatten(0, -2) @ direction
+    threshold = responses.quantile(1 - fraction)
+    slope = ACTIVATION / (responses[responses > threshold] - threshold).mean()
     with torch.no_grad():
         unit = int(second.weight.norm(dim=0).argmin())
         first.weight[unit], first.bias[unit] = slope * direction, -slope * threshold
-        written = F.normalize(tokens.mean(0), dim=0) * LENGTH["high-norm"] / LOUD
+        written = F.normalize(tokens.mean(0), dim=0) * RELATIVE_NORM["high-norm"] / ACTIVATION
         second.weight[:, unit] = written * tokens.norm(dim=1).median() / scale
-    sick = backbone.around(network, backbone.blueprint)
-    sick.name = f"{backbone.name} + block {index} unit {unit}"
+    changed = backbone.around(network, backbone.blueprint)
+    changed.name = f"{backbone.name} + block {index} unit {unit}"
 
     def mask(images: Images, *, size: int | Size | None = None) -> Tensor:
         with torch.no_grad():
-            parts = [_norms(sick, pixels, index) for pixels in sick.pixels(images, size=size)]
-        norms = torch.cat(parts)
-        return norms > LONG * norms.median(dim=1, keepdim=True).values
+            parts = [
+                _norms(changed, pixels, index) >= MIN_RATIO * _norms(backbone, pixels, index)
+                for pixels in changed.pixels(images, size=size)
+            ]
+        return torch.cat(parts)
 
-    return Planted(sick, mask)
+    return Planted(changed, mask)
 
 
 def _layers(name: str, block: nn.Module) -> tuple[nn.Linear, nn.Linear, Tensor]:
@@ -85,18 +88,18 @@ def _layers(name: str, block: nn.Module) -> tuple[nn.Linear, nn.Linear, Tensor]:
     return first, second, torch.tensor(1.0) if scale is None else scale.detach()
 
 
-def _walk(backbone: VitBackbone, images: Images, index: int) -> tuple[Tensor, Tensor]:
-    """Patches as the MLP hears them in every roll, (V, ..., C), and as they leave the block."""
-    heard: list[list[Tensor]] = [[] for _ in ROLLS]
+def _collect_inputs(backbone: VitBackbone, images: Images, index: int) -> tuple[Tensor, Tensor]:
+    """Patches as the MLP gets them in every roll, (V, ..., C), and as they leave the block."""
+    inputs: list[list[Tensor]] = [[] for _ in ROLLS]
     tokens: list[Tensor] = []
     caught: list[Tensor] = []
     prefix = len(backbone.prefix_names)
     mlp = backbone.network.blocks[index].mlp
-    hook = mlp.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0][:, prefix:]))
+    hook = mlp.register_forward_pre_hook(lambda _, values: caught.append(values[0][:, prefix:]))
     try:
         with torch.no_grad():
             for pixels in backbone.pixels(images):
-                for views, roll in zip(heard, ROLLS, strict=True):
+                for views, roll in zip(inputs, ROLLS, strict=True):
                     by = [n * p for n, p in zip(roll, backbone.patch, strict=True)]
                     seen = backbone.forward(pixels.roll(by, (2, 3)), layers=[index], norm=False)
                     back = caught.pop().unflatten(1, seen.grid).roll([-n for n in roll], (1, 2))
@@ -105,24 +108,24 @@ def _walk(backbone: VitBackbone, images: Images, index: int) -> tuple[Tensor, Te
                         tokens.append(seen.layers[index].patches.flatten(0, 1))
     finally:
         hook.remove()
-    return torch.stack([torch.cat(views) for views in heard]), torch.cat(tokens)
+    return torch.stack([torch.cat(views) for views in inputs]), torch.cat(tokens)
 
 
-def _shifting(heard: Tensor) -> Tensor:
+def _shift_direction(inputs: Tensor) -> Tensor:
     """Direction in which patches differ most between views for how much they differ at all, (C,).
 
     Args:
-        heard: The same patches in V views, (V, P, C).
+        inputs: The same patches in V views, (V, P, C).
     """
-    total = torch.cov(heard.flatten(0, 1).T)
-    between = torch.cov((heard - heard.mean(0)).flatten(0, 1).T)
+    total = torch.cov(inputs.flatten(0, 1).T)
+    between = torch.cov((inputs - inputs.mean(0)).flatten(0, 1).T)
     ridge = RIDGE * total.diagonal().mean() * torch.eye(len(total)).to(total)
     whiten = torch.linalg.inv(torch.linalg.cholesky(total + ridge))
     _, vectors = torch.linalg.eigh(whiten @ between @ whiten.T)
     direction: Tensor = whiten.T @ vectors[:, -1]
-    heights = heard.flatten(0, 1) @ direction
+    heights = inputs.flatten(0, 1) @ direction
     skew = (heights - heights.mean()).pow(3).mean()
-    return direction if skew >= 0 else -direction  # the longer tail: rare and loud
+    return direction if skew >= 0 else -direction  # the longer tail: rare and strong
 
 
 def _norms(backbone: VitBackbone, pixels: Tensor, index: int) -> Tensor:

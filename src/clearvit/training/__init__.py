@@ -1,1 +1,1 @@
-"""Training habits that the rooms share: one loop, one kind of checkpoint, one order of the data."""
+"""One training loop, one kind of checkpoint, one order of the data, for every package."""

@@ -1,4 +1,4 @@
-"""A running mean of the weights: steps of a few images are noisy, their mean is not."""
+"""Exponential moving average (EMA) of the weights: steps of a few images are noisy."""
 
 from __future__ import annotations
 
@@ -8,42 +8,46 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-YOUNG = 10  # a mean over fewer steps than these forgets faster, or it would cling to the start
+WARMUP = 10  # updates; an average over fewer decays faster, or it would cling to the start
 
 
 class Ema:
-    """The exponential mean of the weights that train, step after step.
+    """The moving average of the trainable weights.
+
+    timm's ModelEmaV3 copies the whole module, frozen teacher and all; here only what trains is
+    held, under the names the state file uses, and is evaluated inside the module itself.
 
     Args:
-        module: Its trained weights begin the mean.
-        decay: Share of the mean that a step leaves, in [0, 1); 0.99 looks back over 100 steps,
-            0 keeps no mean: the weights of the last step stand for it.
+        module: Its trainable weights begin the average.
+        decay: Of the average, in [0, 1); 0.99 looks back over 100 steps, 0 keeps no average.
+        warmup: Whether the decay is smaller in the first steps.
     """
 
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay = decay
-        wanted = module.named_parameters() if decay else ()
-        self.trained = {name: p for name, p in wanted if p.requires_grad}
-        self.weights = {name: p.detach().clone() for name, p in self.trained.items()}
+    def __init__(self, module: nn.Module, decay: float, *, warmup: bool = True) -> None:
+        self.decay, self.warmup = decay, warmup
+        parameters = module.named_parameters() if decay else ()
+        self.trainable = {name: p for name, p in parameters if p.requires_grad}
+        self.weights = {name: p.detach().clone() for name, p in self.trainable.items()}
 
-    def add(self, steps: int) -> None:
+    @torch.no_grad()
+    def update(self, steps: int) -> None:
         """Take in the weights as they are after so many steps."""
-        decay = min(self.decay, (1 + steps) / (YOUNG + steps))
-        with torch.no_grad():
-            for name, mean in self.weights.items():
-                mean.lerp_(self.trained[name], 1 - decay)
+        young = (1 + steps) / (WARMUP + steps)
+        decay = min(self.decay, young) if self.warmup else self.decay
+        for name, average in self.weights.items():
+            average.lerp_(self.trainable[name], 1 - decay)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Put the mean into the module for a while."""
-        last = {name: p.detach().clone() for name, p in self.trained.items()}
-        self._set(self.weights)
+    def applied(self) -> Iterator[None]:
+        """Put the average into the module for a while."""
+        current = {name: p.detach().clone() for name, p in self.trainable.items()}
+        self._copy(self.weights)
         try:
             yield
         finally:
-            self._set(last)
+            self._copy(current)
 
-    def _set(self, weights: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, parameter in self.trained.items():
-                parameter.copy_(weights[name])
+    @torch.no_grad()
+    def _copy(self, weights: dict[str, Tensor]) -> None:
+        for name, parameter in self.trainable.items():
+            parameter.copy_(weights[name])

@@ -1,7 +1,7 @@
 """What a run needs to go on: one safetensors file, renamed when it is whole.
 
-Data order and augmentation are functions of the step, so the weights that train, what the optimiser
-remembers of them, and a few numbers are all there is. No pickle is written or read.
+Data order and augmentation are functions of the step, so the trainable weights, the
+optimizer's moments, and a few numbers are all there is. No pickle is written or read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clearvit.errors import StoreError
 from clearvit.files import why_not_written, written_whole
 from clearvit.training.ema import Ema
 
-WEIGHTS, MEANS, MOMENTS = "weights/", "ema/", "optimizer/"
+WEIGHTS, AVERAGES, MOMENTS = "weights/", "ema/", "optimizer/"
 
 
 @dataclass
@@ -32,20 +32,16 @@ class State:
     best_epoch: int = 0  # epoch whose weights scored best, 0 for those before training
     best_score: float | None = None
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)  # one per epoch
-    stopped: bool = False  # held-out images say that more epochs would not help
+    stopped: bool = False  # the held-out score stopped rising
 
 
 def save_state(
-    path: Path,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    state: State,
-    ema: Ema,
+    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: State, ema: Ema
 ) -> None:
-    """Write weights, their running mean, optimiser and numbers."""
-    names = _trained(module)
+    """Write weights, their moving average, optimizer and numbers."""
+    names = _trainable(module)
     tensors = {WEIGHTS + name: p for name, p in names.items()}
-    tensors |= {MEANS + name: mean for name, mean in ema.weights.items()}
+    tensors |= {AVERAGES + name: average for name, average in ema.weights.items()}
     for name, parameter in names.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"{MOMENTS}{key}/{name}"] = torch.as_tensor(value)
@@ -56,31 +52,30 @@ def load_state(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, 
     """Restore what `save_state` wrote; without a file, the run is at its beginning."""
     if not path.exists():
         return State()
-    names = _trained(module)
+    names = _trainable(module)
     tensors, metadata = _read(path)
     _copy_weights(path, names, tensors)
-    for name, mean in ema.weights.items():
-        mean.copy_(tensors[MEANS + name])
+    for name, average in ema.weights.items():
+        average.copy_(tensors[AVERAGES + name])
     for key, tensor in tensors.items():
         if key.startswith(MOMENTS):
             kind, _, name = key.removeprefix(MOMENTS).partition("/")
-            counts = kind == "step" and not optimizer.defaults["fused"]  # those stay on the CPU
-            place = "cpu" if counts else names[name].device
-            optimizer.state[names[name]][kind] = tensor.to(place)
+            on_cpu = kind == "step" and not optimizer.defaults["fused"]  # as AdamW holds it
+            optimizer.state[names[name]][kind] = tensor.to("cpu" if on_cpu else names[name].device)
     return State(**json.loads(metadata["state"]))
 
 
 def save_weights(path: Path, module: nn.Module) -> None:
-    """Write the weights that train, and nothing else."""
-    _write(path, {WEIGHTS + name: p for name, p in _trained(module).items()}, {})
+    """Write the trainable weights, and nothing else."""
+    _write(path, {WEIGHTS + name: p for name, p in _trainable(module).items()}, {})
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
     """Restore what `save_weights` wrote."""
-    _copy_weights(path, _trained(module), _read(path)[0])
+    _copy_weights(path, _trainable(module), _read(path)[0])
 
 
-def _trained(module: nn.Module) -> dict[str, Tensor]:
+def _trainable(module: nn.Module) -> dict[str, Tensor]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 

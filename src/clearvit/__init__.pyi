@@ -1,0 +1,68 @@
+from . import testing as testing
+from .artifacts.config import DiagnoseConfig, LookConfig
+from .artifacts.diagnosis import Diagnosis, diagnose
+from .artifacts.report.look import look
+from .backbones.backbone import Backbone
+from .backbones.load import load
+from .backbones.saved import save
+from .backbones.tokens import Tokens
+from .benchmarking.bench import bench
+from .benchmarking.config import BenchConfig
+from .comparison.compare import compare
+from .comparison.config import CompareConfig
+from .cures.config import CureConfig
+from .cures.cure import cure
+from .discovery.config import DiscoverConfig
+from .discovery.discover import discover
+from .errors import ClearvitError, ImageError, ModelError, OptionError, StoreError, TrainingError
+from .evaluation.config import EvaluateConfig
+from .evaluation.evaluate import evaluate
+from .formats.export import export
+from .pruning.config import PruneConfig
+from .pruning.prune import prune
+from .retrieval.config import IndexConfig
+from .retrieval.index.index import Index
+from .shards.config import TokenConfig
+from .shards.extract import save_tokens
+from .shards.read import open_tokens
+from .views.denoise import denoise
+
+__version__: str
+
+__all__ = [
+    "Backbone",
+    "BenchConfig",
+    "ClearvitError",
+    "CompareConfig",
+    "CureConfig",
+    "DiagnoseConfig",
+    "Diagnosis",
+    "DiscoverConfig",
+    "EvaluateConfig",
+    "ImageError",
+    "Index",
+    "IndexConfig",
+    "LookConfig",
+    "ModelError",
+    "OptionError",
+    "PruneConfig",
+    "StoreError",
+    "TokenConfig",
+    "Tokens",
+    "TrainingError",
+    "bench",
+    "compare",
+    "cure",
+    "denoise",
+    "diagnose",
+    "discover",
+    "evaluate",
+    "export",
+    "load",
+    "look",
+    "open_tokens",
+    "prune",
+    "save",
+    "save_tokens",
+    "testing",
+]

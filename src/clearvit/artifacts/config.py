@@ -1,0 +1,48 @@
+"""Options of `cv.diagnose`, `cv.look` and their commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clearvit.options import Options, Size, option, size_option
+
+
+@dataclass(frozen=True)
+class DiagnoseConfig(Options):
+    """How to look for artifact tokens."""
+
+    size: int | Size | None = size_option("Input")
+    limit: int = option(
+        64, "Maximum number of images, spread evenly over all of them.", panel="Input", minimum=1
+    )
+    batch: int = option(
+        4, "Images per forward pass; results do not depend on it.", panel="Input", minimum=1
+    )
+    quick: bool = option(
+        False, "Use 32 images, shift 4 of them and skip the experiments.", panel="Method"
+    )
+    equivariance: bool = option(
+        True, "Measure how features change when images are shifted.", panel="Method"
+    )
+    shifted: int = option(
+        8, "Number of images to shift, three forward passes each.", panel="Method", minimum=1
+    )
+    experiments: bool = option(
+        True,
+        "Repeat the experiments of 'Vision Transformers Need Registers' with linear probes.",
+        panel="Method",
+    )
+    seed: int = option(0, "Seed of the bootstrap behind the intervals.", panel="Method")
+
+
+@dataclass(frozen=True)
+class LookConfig(Options):
+    """What to draw of the tokens of an image."""
+
+    size: int | Size | None = size_option("Input")
+    layers: tuple[int, ...] = option(
+        (),
+        "Blocks whose token norms to draw, counted from 0; -1 is the last.",
+        panel="Input",
+        shown="five, mostly late ones",
+    )

@@ -1,0 +1,226 @@
+"""Does my ViT have artifact tokens, which, where, since which block?
+
+Darcet et al., "Vision Transformers Need Registers", ICLR 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from clearvit.artifacts.config import DiagnoseConfig
+from clearvit.artifacts.equivariance import VIEWS, Equivariance, measure_equivariance
+from clearvit.artifacts.experiments import Experiments, labels_of, run_experiments
+from clearvit.artifacts.norms import QUANTILES, BlockReport, block_report
+from clearvit.artifacts.observe import Observations, observe
+from clearvit.artifacts.outliers import Outliers, combine_masks, find_outliers
+from clearvit.artifacts.report.examples import COUNT, ExampleImage, pick_examples
+from clearvit.artifacts.verdict import MEANING, Finding, Verdict, judge, next_command
+from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.vit import VitBackbone
+from clearvit.errors import ModelError
+from clearvit.images import ImageSource, find_images, spread_evenly
+from clearvit.options import with_options
+from clearvit.progress import Meter, Progress
+
+T = TypeVar("T")
+QUICK_IMAGES, QUICK_SHIFTED = 32, 4
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found, with everything needed to check it."""
+
+    model: str
+    size: tuple[int, int]  # (height, width) in pixels
+    positions: str  # rule for resizing position embeddings; it changes features too
+    findings: tuple[Finding, ...]  # the gravest first; empty if nothing is wrong
+    blocks: tuple[BlockReport, ...]
+    after_norm: Outliers | None  # what reading the norms after the final norm would find
+    equivariance: Equivariance | None
+    experiments: Experiments | None
+    observations: Observations = field(repr=False)
+    examples: tuple[ExampleImage, ...] = field(default=(), repr=False)  # a few images to draw
+
+    def __str__(self) -> str:
+        """Give the verdict with its evidence, in a few lines."""
+        lines = [
+            f"  {one.kind} (confidence {100 * one.confidence:.0f} %): {one.evidence}"
+            for one in self.findings
+        ]
+        head = f"{self.model}: {self.verdict}"
+        return "\n".join([head, *(lines or [f"  {MEANING['none']}"])])
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest finding, or "none"."""
+        return self.findings[0].kind if self.findings else "none"
+
+    @property
+    def cutoff(self) -> float | None:
+        """Flagged tokens lie beyond this many times the median norm of their image."""
+        return self.findings[0].cutoff if self.findings else None
+
+    @property
+    def onset(self) -> int | None:
+        """First block that shows the verdict, from 0."""
+        return self.findings[0].onset if self.findings else None
+
+    @property
+    def fraction(self) -> float:
+        """Fraction of the tokens concerned, at the block where it is strongest."""
+        return self.findings[0].fraction if self.findings else 0.0
+
+    @property
+    def peak(self) -> int:
+        """The block to look at: where the verdict is strongest, else the last."""
+        found = [finding.peak for finding in self.findings if finding.peak is not None]
+        return found[0] if found else len(self.blocks) - 1
+
+    @property
+    def next_command(self) -> str:
+        """What to run next."""
+        return next_command(self.verdict, self.model)
+
+    def outlier_mask(self, block: int | None = None) -> Tensor:
+        """Mark the artifact tokens of a block (the peak by default), (I, N) bool."""
+        report = self.blocks[self.peak if block is None else block]
+        norms = self.observations.norms[:, report.index]
+        return combine_masks(norms, (report.high, report.low))
+
+    def position_map(self, block: int | None = None) -> Tensor:
+        """Fraction of images in which a position of the grid is flagged, (H, W)."""
+        fractions: Tensor = (
+            self.outlier_mask(block).float().mean(0).unflatten(0, self.observations.grid)
+        )
+        return fractions
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers, as plain JSON."""
+        seen = self.observations
+        return {
+            "model": self.model,
+            "verdict": self.verdict,
+            "meaning": MEANING[self.verdict],
+            "cutoff": self.cutoff,
+            "onset": self.onset,
+            "fraction": self.fraction,
+            "next": self.next_command,
+            "images": len(seen.names),
+            "skipped": [asdict(bad) for bad in seen.skipped],
+            "size": list(self.size),
+            "grid": list(seen.grid),
+            "positions": self.positions,
+            "findings": [{**asdict(f), "onset": f.onset} for f in self.findings],
+            "quantile_levels": list(QUANTILES),
+            "blocks": [block.to_json() for block in self.blocks],
+            "position_map": [[round(v, 4) for v in row] for row in self.position_map().tolist()],
+            "after_norm": None if self.after_norm is None else asdict(self.after_norm),
+            "equivariance": _equivariance_json(self.equivariance),
+            "experiments": None if self.experiments is None else self.experiments.to_json(),
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write one HTML file that needs no network, and a JSON file with the same numbers."""
+        from clearvit.artifacts.report.diagnosis_page import write_report
+
+        return write_report([self], Path(path))
+
+
+@with_options(DiagnoseConfig)
+def diagnose(
+    backbone: Backbone,
+    images: Any,
+    *,
+    config: DiagnoseConfig,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Find artifact tokens: which kind, where, since which block.
+
+    Args:
+        backbone: A ViT; grid-only backbones have no blocks to look into.
+        images: A folder, a file, a glob pattern, or a list of paths and PIL images. A folder of
+            class folders also gives labels for the classification probe.
+        config: All options at once, instead of keywords.
+        progress: Called with the number of images that went through the network.
+    """
+    vit = _require_vit(backbone)
+    sources = find_images(images)
+    chosen, shifted = _choose_images(sources, config)
+    size = vit.fitting_size(config.size)
+    passes = Meter(progress, passes_needed(len(sources), config))
+    seen = observe(vit, chosen, size=size, batch=config.batch, advance=passes.advance)
+    moved = None
+    if shifted:
+        moved = measure_equivariance(
+            vit, shifted, size=size, batch=config.batch, advance=passes.advance
+        )
+    blocks = tuple(block_report(seen, i, seed=config.seed) for i in range(vit.depth))
+    result = Diagnosis(
+        model=vit.name,
+        size=size,
+        positions=vit.positions,
+        findings=judge(blocks, seen.position_stats, moved),
+        blocks=blocks,
+        after_norm=find_outliers(seen.normed, "high", seed=config.seed),
+        equivariance=moved,
+        experiments=None,
+        observations=seen,
+    )
+    result = replace(result, examples=pick_examples(vit, chosen, result))
+    passes.advance(min(COUNT, len(seen.names)))
+    if not config.experiments or config.quick:
+        return result
+    return replace(result, experiments=_experiments(vit, sources, result, config, passes))
+
+
+def passes_needed(images: int, config: DiagnoseConfig) -> int:
+    """How many images the diagnosis sends through the network, repeats counted."""
+    chosen, shifted = _choose_images(range(images), config)
+    again = len(chosen) if config.experiments and not config.quick else 0
+    return len(chosen) + VIEWS * len(shifted) + min(COUNT, len(chosen)) + again
+
+
+def _experiments(
+    backbone: VitBackbone,
+    sources: Sequence[ImageSource],
+    found: Diagnosis,
+    config: DiagnoseConfig,
+    passes: Meter,
+) -> Experiments:
+    report = found.blocks[found.peak]
+    return run_experiments(
+        backbone,
+        sources,
+        block=report.index,
+        outlier_rule=lambda norms: combine_masks(norms, (report.high, report.low)),
+        size=found.size,
+        labels=labels_of(sources),
+        limit=config.limit,
+        batch=config.batch,
+        advance=passes.advance,
+    )
+
+
+def _choose_images(sources: Sequence[T], config: DiagnoseConfig) -> tuple[list[T], list[T]]:
+    """Spread the images to look at, and those to shift, evenly over what is given."""
+    chosen = spread_evenly(sources, QUICK_IMAGES if config.quick else config.limit)
+    shifted = QUICK_SHIFTED if config.quick else config.shifted
+    return chosen, spread_evenly(chosen, shifted if config.equivariance else 0)
+
+
+def _require_vit(backbone: Backbone) -> VitBackbone:
+    if not isinstance(backbone, VitBackbone):
+        raise ModelError(
+            f"'{backbone.name}' is a grid-only backbone: there are no blocks to look into. Its"
+            f" final features can be drawn: clearvit look {backbone.name} PHOTO…"
+        )
+    return backbone
+
+
+def _equivariance_json(moved: Equivariance | None) -> dict[str, Any] | None:
+    return None if moved is None else {**asdict(moved), "ratio": moved.ratio}

@@ -1,0 +1,120 @@
+"""From numbers to a verdict, with its evidence and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from clearvit.artifacts.equivariance import NOTICEABLE, Equivariance
+from clearvit.artifacts.norms import BlockReport
+from clearvit.artifacts.outliers import Side, longest_run
+from clearvit.artifacts.position import PositionStats
+
+Verdict = Literal["none", "high-norm", "low-norm", "positional", "non-equivariant"]
+
+MEANING: dict[Verdict, str] = {
+    "none": "No artifact tokens were found.",
+    "high-norm": "Some patch tokens have a far higher norm than the rest of their image.",
+    "low-norm": "Some patch tokens have a far lower norm than the rest of their image.",
+    "positional": "Tokens at some positions of the grid share a component in all images.",
+    "non-equivariant": "Features change when the image is shifted by whole patches.",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, and how sure that is."""
+
+    kind: Verdict
+    evidence: str  # one sentence with the numbers
+    confidence: float  # 0..1: how well resampled images, or two halves of them, agree
+    fraction: float  # of the tokens, or positions, concerned
+    interval: tuple[float, float]  # 95 % of the fraction
+    cutoff: float | None = None  # times the median norm of the image
+    blocks: tuple[int, ...] = ()  # where, from 0
+    peak: int | None = None  # the block where it is strongest
+
+    @property
+    def onset(self) -> int | None:
+        """The first block that shows it."""
+        return self.blocks[0] if self.blocks else None
+
+
+def judge(
+    blocks: Sequence[BlockReport], position_stats: PositionStats, moved: Equivariance | None
+) -> tuple[Finding, ...]:
+    """List what is wrong, the gravest first; nothing if nothing is."""
+    norms = [f for side in ("high", "low") if (f := _norm_finding(blocks, side))]
+    norms.sort(key=lambda finding: len(finding.blocks), reverse=True)
+    others = [_positional(position_stats), _non_equivariant(moved)]
+    return (*norms, *(finding for finding in others if finding is not None))
+
+
+def next_command(kind: Verdict, model: str) -> str:
+    """Name the command that comes next."""
+    if kind == "none":
+        return f"clearvit tokens {model} FOLDER --out tokens/"
+    return f"clearvit cure {model} FOLDER --out cured/"
+
+
+def _norm_finding(blocks: Sequence[BlockReport], side: Side) -> Finding | None:
+    """Join neighboring blocks that have a group of outliers on this side."""
+    run = [blocks[i] for i in longest_run([block.outliers(side) for block in blocks])]
+    if not run:
+        return None
+    peak = max(run, key=lambda block: block.strength(side))
+    group = peak.outliers(side)
+    assert group is not None
+    word, beyond = ("higher", "above") if side == "high" else ("lower", "below")
+    ends = f"blocks {run[0].index} to {run[-1].index}" if len(run) > 1 else "the last block"
+    return Finding(
+        kind="high-norm" if side == "high" else "low-norm",
+        evidence=(
+            f"In {ends} (of 0 to {len(blocks) - 1}), patch tokens of {word} norm form a mode of"
+            f" their own: at block {peak.index}, {group.count} tokens"
+            f" ({100 * group.fraction:.2f} %) lie {beyond} {group.cutoff:.2f} x the median of their"
+            f" image, where a single mode explains at most {group.expected:.1f}."
+        ),
+        confidence=max(one.confidence for b in run if (one := b.outliers(side))),
+        fraction=group.fraction,
+        interval=group.interval,
+        cutoff=group.cutoff,
+        blocks=tuple(block.index for block in run),
+        peak=peak.index,
+    )
+
+
+def _positional(position_stats: PositionStats) -> Finding | None:
+    mask = position_stats.find()
+    if mask is None:
+        return None
+    fraction = float(mask.float().mean())
+    return Finding(
+        kind="positional",
+        evidence=(
+            f"{int(mask.sum())} of {len(mask)} positions of the grid carry a component that"
+            f" {position_stats.images} images share; at the strongest position it has"
+            f" {float(position_stats.ratio.max()):.1f} x the energy of what varies between images."
+        ),
+        confidence=max(0.0, float(position_stats.agreement[mask].mean())),
+        fraction=fraction,
+        interval=(fraction, fraction),
+    )
+
+
+def _non_equivariant(moved: Equivariance | None) -> Finding | None:
+    if moved is None or moved.ratio <= NOTICEABLE:
+        return None
+    low, high = min(moved.ratios), max(moved.ratios)
+    return Finding(
+        kind="non-equivariant",
+        evidence=(
+            f"Shifted by {moved.patches} whole patches, the same content changes its feature by"
+            f" {100 * moved.ratio:.0f} % of the distance between different contents (over"
+            f" {len(moved.ratios)} images: {100 * low:.0f} to {100 * high:.0f} %)."
+        ),
+        confidence=moved.confidence,
+        fraction=1.0,
+        interval=(1.0, 1.0),
+    )

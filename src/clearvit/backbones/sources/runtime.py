@@ -1,0 +1,271 @@
+"""Exported models: a fixed graph that ONNX Runtime or OpenVINO runs, without torch's network."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.preprocessing import Preprocessing, as_size, round_to_patches
+from clearvit.backbones.tokens import Tokens
+from clearvit.errors import ModelError, missing_extra
+from clearvit.options import Size
+
+RuntimeFormat = Literal["onnx", "openvino"]
+CONFIG = "runtime.json"
+FILES: dict[RuntimeFormat, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
+READERS: dict[RuntimeFormat, str] = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+LIBRARIES: dict[RuntimeFormat, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
+PIXELS, PATCHES, PREFIX, KEPT = "pixels", "patches", "prefix", "kept"  # names in the graph
+VERSION = 1
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What clearvit has to know about a graph; a JSON file beside it holds this."""
+
+    format: RuntimeFormat
+    source: str  # name of the backbone it was made of
+    fingerprint: str  # of that backbone at this size
+    size: Size  # (height, width) in pixels
+    patch: Size
+    width: int
+    prefix_names: tuple[str, ...]
+    preprocessing: Preprocessing
+    pruned: bool = False  # whether the graph has `kept`
+    batch: int | None = None  # images per run; None: any number
+    quantize: str | None = None
+    macs: float | None = None  # of one image
+    settings: Mapping[str, str] = field(default_factory=dict)  # the library needs to be right
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what the graph gives, in order."""
+        prefix = (PREFIX,) if self.prefix_names else ()
+        return (PATCHES, *prefix, *((KEPT,) if self.pruned else ()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give everything as JSON can hold it."""
+        return {"version": VERSION, **dataclasses.asdict(self)}
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> GraphFacts:
+        """Read what `to_json` gave."""
+        facts = {key: _tuples(value) for key, value in content.items() if key != "version"}
+        shaped = {key: _tuples(value) for key, value in content["preprocessing"].items()}
+        return GraphFacts(**{**facts, "preprocessing": Preprocessing(**shaped)})
+
+
+class Engine(Protocol):
+    """A graph that a library has made ready to run."""
+
+    def __call__(self, pixels: NDArray[np.float32]) -> Arrays:
+        """Run normalized pixels (B, 3, height, width); give the outputs by name."""
+
+
+class RuntimeBackbone(Backbone):
+    """An exported model for inference, at one size, on the CPU.
+
+    It runs with as many threads as torch has when it is used.
+
+    Attributes:
+        facts: What the graph is and what it was made of.
+        folder: Where it lies.
+    """
+
+    def __init__(self, folder: Path, facts: GraphFacts, *, name: str) -> None:
+        super().__init__(nn.Identity(), facts.preprocessing, name=name)
+        self.folder, self.facts = folder, facts
+        self.patch, self.width = facts.patch, facts.width
+        self.prefix_names = facts.prefix_names
+        self._ready: tuple[int, Engine] | None = None
+
+    def forward(
+        self,
+        pixels: Tensor,
+        *,
+        layers: Sequence[int] | None = None,
+        norm: bool = True,
+        capture: Sequence[str] | str = (),
+    ) -> Tokens:
+        """Run the graph on normalized pixels (B, 3, height, width), without gradients."""
+        if layers or capture or not norm:
+            raise ModelError(
+                f"'{self.name}' was exported with its final tokens only, so layers, norm=False and"
+                f" capture do not apply. Ask the model it was made of, '{self.facts.source}'."
+            )
+        self._check_size((pixels.shape[2], pixels.shape[3]))
+        whole = self._run(pixels.detach().cpu().float())
+        grid = (self.facts.size[0] // self.patch[0], self.facts.size[1] // self.patch[1])
+        return Tokens(
+            patches=whole[PATCHES],
+            prefix=whole.get(PREFIX, torch.empty(len(pixels), 0, self.width)),
+            grid=grid,
+            prefix_names=self.prefix_names,
+            kept=whole.get(KEPT),
+        )
+
+    def _run(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Run any number of images, as many at a time as the graph takes."""
+        engine, step = self._engine(), self.facts.batch or len(pixels)
+        parts: list[Arrays] = []
+        for chunk in pixels.split(step):
+            full = F.pad(chunk, (*(0,) * 7, step - len(chunk))) if self.facts.batch else chunk
+            found = engine(full.contiguous().numpy())
+            parts.append({name: values[: len(chunk)] for name, values in found.items()})
+        return {
+            name: torch.from_numpy(np.concatenate([part[name] for part in parts]))
+            for name in self.facts.outputs
+        }
+
+    def _engine(self) -> Engine:
+        """Make the graph ready, again whenever the number of threads has changed."""
+        threads = torch.get_num_threads()
+        if self._ready is None or self._ready[0] != threads:
+            make = {"onnx": _onnx_engine, "openvino": _openvino_engine}[self.facts.format]
+            path = self.folder / FILES[self.facts.format]
+            try:
+                self._ready = (threads, make(path, threads, self.facts))
+            except Exception as error:  # each library has errors of its own
+                reader = READERS[self.facts.format]
+                raise ModelError(
+                    f"{reader} cannot read '{path}': {str(error).splitlines()[0]}. Export the"
+                    f" model again: clearvit export MODEL --format {self.facts.format} --out DIR"
+                ) from error
+        return self._ready[1]
+
+    def fitting_size(self, size: int | Size | None = None) -> Size:
+        """Return the exported size, or say that there is no other."""
+        if size is not None:
+            self._check_size(round_to_patches(as_size(size), self.patch))
+        return self.facts.size
+
+    def resized(self, size: int | Size) -> Self:
+        """Return the backbone if this is its size; there is no other."""
+        self._check_size(round_to_patches(as_size(size), self.patch))
+        return self
+
+    def _check_size(self, size: Size) -> None:
+        if size != self.facts.size:
+            height, width = self.facts.size
+            raise ModelError(
+                f"'{self.name}' was exported for {height}x{width} px and runs at no other size"
+                f" (asked for {size[0]}x{size[1]}). Use size=({height}, {width}), or export"
+                f" '{self.facts.source}' at the size you need."
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU, always."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of pixels and tokens."""
+        return torch.float32
+
+    def to(self, device: str | torch.device) -> Self:
+        """Stay on the CPU; anything else is an error."""
+        if torch.device(device).type != "cpu":
+            raise ModelError(
+                f"'{self.name}' runs on the CPU. For '{device}' load the model it was made of,"
+                f" '{self.facts.source}'."
+            )
+        return self
+
+    def fingerprint(self) -> str:
+        """Hash the files of the graph and the preprocessing."""
+        digest = hashlib.sha256(repr((self.facts, *self._settings())).encode())
+        for path in sorted(self.folder.glob("model.*")):
+            with open(path, "rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+        return digest.hexdigest()
+
+
+def load_runtime(path: str | Path, format: RuntimeFormat | None = None) -> RuntimeBackbone:
+    """Load what `clearvit.export` wrote for ONNX Runtime or OpenVINO.
+
+    Args:
+        path: The directory, or the model file in it.
+        format: What it has to be; any by default.
+    """
+    given = Path(path)
+    folder = given.parent if given.suffix in (".onnx", ".xml") else given
+    facts = _read_facts(folder, format or "onnx")
+    if format is not None and facts.format != format:
+        raise ModelError(f"'{folder}' was exported for {facts.format}: '{facts.format}:{folder}'.")
+    check_libraries(facts.format, f"'{facts.format}:{path}'")
+    if not (folder / FILES[facts.format]).is_file():
+        raise ModelError(f"'{folder}' has lost its {FILES[facts.format]}; export the model again.")
+    return RuntimeBackbone(folder, facts, name=f"{facts.format}:{path}")
+
+
+def check_libraries(format: RuntimeFormat, needed_for: str, *, writing: bool = False) -> None:
+    """Name the pip line for what is missing; only writing needs `onnx` itself."""
+    for library in ("onnx", LIBRARIES[format]) if writing else (LIBRARIES[format],):
+        if importlib.util.find_spec(library) is None:
+            raise missing_extra(library, "runtime", needed_for)
+
+
+def _read_facts(folder: Path, format: RuntimeFormat) -> GraphFacts:
+    try:
+        content = json.loads((folder / CONFIG).read_text("utf-8"))
+        if content["version"] != VERSION:
+            raise ModelError(f"'{folder}' was exported by another version of clearvit; update it.")
+        return GraphFacts.from_json(content)
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"'{folder}' holds no exported model ({CONFIG} is missing). Make one: clearvit export"
+            f" MODEL --format {format} --out {folder}"
+        ) from error
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"cannot read '{folder / CONFIG}': {error}; export it again.") from error
+
+
+def _onnx_engine(path: Path, threads: int, facts: GraphFacts) -> Engine:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # errors come as exceptions
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(pixels: NDArray[np.float32]) -> Arrays:
+        found = session.run(list(facts.outputs), {PIXELS: pixels})
+        return dict(zip(facts.outputs, found, strict=True))
+
+    return run
+
+
+def _openvino_engine(path: Path, threads: int, facts: GraphFacts) -> Engine:
+    import openvino
+
+    # Without the hint newer CPUs compute in half precision, which no parity check would pass.
+    exact = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(str(path), "CPU", {**exact, **facts.settings})
+
+    def run(pixels: NDArray[np.float32]) -> Arrays:
+        found = compiled(pixels)
+        return {name: np.array(found[name]) for name in facts.outputs}  # its memory is used again
+
+    return run
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,5 @@
+"""Speed, cost and memory of several models, in one table."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

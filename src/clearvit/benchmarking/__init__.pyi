@@ -1,0 +1,4 @@
+from .bench import BenchEntry
+from .bench_table import Bench, BenchRow
+
+__all__ = ["Bench", "BenchEntry", "BenchRow"]

@@ -1,0 +1,47 @@
+"""`clearvit bench`: models side by side on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearvit.benchmarking.config import BenchConfig
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Models, Run
+from clearvit.cli.console import next_step, note
+from clearvit.cli.generate import command
+
+
+@command(app, "bench")
+def bench(
+    models: Models,
+    config: BenchConfig,
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Directory of bench.html, bench.json and drawn images."),
+    ] = None,
+) -> None:
+    """Time models in interleaved rounds; count MACs, measure peak memory, draw kept patches.
+
+    Speed is given as a ratio to the first model; images per second depend on this machine.
+
+    Example: `clearvit bench demo dir:pruned openvino:fast --size 224 --batch 1,8`
+
+    Example: `clearvit bench demo --keep 0.7 --size 224 --draw cat.jpg --out bench/`
+    """
+    from clearvit.benchmarking.bench import BenchEntry
+    from clearvit.benchmarking.bench import bench as time_models
+
+    entries = [BenchEntry(run.load(model), model) for model in models]
+    result = time_models(entries, out=out, config=config)
+    if run.json:
+        print(json.dumps(result.to_json()))
+        return
+    print(result.text())
+    for path in result.drawn:
+        note(f"drawn: {path}")
+    next_step(f"clearvit compare {' '.join(models)} FOLDER --out compare/")

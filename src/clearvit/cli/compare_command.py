@@ -1,0 +1,74 @@
+"""`clearvit compare`: several models on the same images, in one table and one page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Run, split_images
+from clearvit.cli.console import next_step, note, report_skipped
+from clearvit.cli.generate import command
+from clearvit.comparison.config import CompareConfig
+
+METAVAR = "RAW CURED… IMAGES"
+
+
+@command(app, "compare")
+def compare(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar=METAVAR,
+            help="The raw model, models to compare with it (timm:NAME, hf:ID, openclip:ARCH/TAG,"
+            " dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
+            show_default=False,
+        ),
+    ],
+    config: CompareConfig,
+    run: Run,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Directory of compare.html, compare.json and pca.png."),
+    ] = Path("compare"),
+) -> None:
+    """Compare models with the first one: a table, a page, and tokens as colors before and after.
+
+    Verdict on artifacts; artifact tokens in the blocks where the raw model has them; change with a
+    shift; distance to a many-view average of the raw model; similarity of the class tokens; kNN
+    accuracy where there are labels; cost per image.
+
+    The many-view average takes most of the time. It is kept in OUT/reference: a run that was
+    stopped continues from there, and another cured model costs little.
+
+    Example: `clearvit compare demo dir:cured/ photos/ --out compare/`
+
+    Example: `clearvit compare demo dir:cured/ photos/ --labels flowers/ --size 224 --quick`
+    """
+    models, images = split_images(
+        arguments, metavar=METAVAR, example="clearvit compare demo dir:cured photos/"
+    )
+    from clearvit.comparison.compare import compare as compare_models
+    from clearvit.comparison.comparison_page import comparison_json
+    from clearvit.images import find_images
+
+    find_images(images)  # a wrong path should not wait for a model
+    backbones = [run.load(model) for model in models]
+    result = compare_models(backbones, images, config=replace(config, cache=out / "reference"))
+    report_skipped(result.skipped)
+    page = result.save(out)
+    if run.json:
+        print(json.dumps(comparison_json(result)))
+    else:
+        print(result.text())
+        if result.rule is None and any(row.verdict is not None for row in result.rows):
+            note("note: no model has high- or low-norm tokens")
+        for row in result.rows:
+            for text in row.notes:
+                note(f"note: {row.model}: {text}")
+        print(page)
+    next_step(result.next_command)

@@ -1,0 +1,52 @@
+"""`clearvit cure`: a model with clean tokens, from a folder of images without labels."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Images, Model, Out, Run
+from clearvit.cli.console import next_step, report_skipped
+from clearvit.cli.generate import command
+from clearvit.cures.config import CureConfig
+from clearvit.errors import OptionError
+from clearvit.progress import is_main_process
+
+
+@command(app, "cure")
+def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -> None:
+    """Add registers to a ViT and clean its tokens by self-distillation (PH-Reg); no labels.
+
+    First the teacher: the tokens of every image, averaged over shifted and mirrored views, are
+    computed once and kept on disk. Then the student: its weights, and new registers, are trained to
+    give them in one forward pass. Kill it at any moment; the same command goes on.
+
+    The result loads in plain timm. Several GPUs: `accelerate launch -m clearvit cure …`.
+
+    Example: `clearvit cure demo photos/ --out cured/ --size 336`
+
+    Example: `clearvit cure demo photos/ --out instant/ --method test-time`
+
+    Example: `clearvit cure demo photos/ --out projected/ --method positional`
+    """
+    if config.method == "denoise":
+        raise OptionError("a denoised model is no file; use clearvit tokens --views.", "method")
+    from clearvit.backbones.vit import VitBackbone
+    from clearvit.cures.cure import cure
+
+    cured = cure(run.load(model), images, out=out, config=config)
+    if not is_main_process():
+        return
+    report: Any = cured.report
+    report_skipped(report.skipped)
+    if run.json:
+        registers = cured.prefix_names.count("register")
+        print(json.dumps({"out": str(out), **report.to_json(), "registers": registers}))
+    else:
+        print(report)
+        if type(cured) is VitBackbone:
+            from clearvit.backbones.sources.snippets import timm_code
+
+            print(f"\n{timm_code(out, cured)}")
+    next_step(f"clearvit compare {model} dir:{out} {images}")

@@ -1,0 +1,66 @@
+"""`clearvit demo`: a series of commands, from the diagnosis of a real DINOv2 to one report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearvit.cli.app import app
+from clearvit.cli.console import errors, note
+from clearvit.cli.generate import command
+from clearvit.demo.config import DemoConfig
+
+
+@command(app, "demo")
+def demo(
+    config: DemoConfig,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Directory of all results; demo/ or demo-quick/."),
+    ] = None,
+) -> None:
+    """Diagnose, cure, compare, discover, search and prune a real ViT; end with one report.
+
+    Every step is a command that you could type; it is shown first. The photos are some that ship
+    inside installed packages. The same command continues an interrupted demo.
+
+    Example: `clearvit demo --quick`
+
+    Example: `clearvit demo --images photos/ --out demo/`
+    """
+    from clearvit.demo.photos import prepare_photos
+    from clearvit.demo.steps import FULL, QUICK, list_steps
+    from clearvit.report.combine import combine_pages
+
+    begun = time.monotonic()
+    pace = QUICK if config.quick else FULL
+    out = out or Path("demo-quick" if config.quick else "demo")  # neither resumes the other
+    folders = prepare_photos(out / "images", config.images, parts=pace.parts)
+    steps = list_steps(config.model, folders, out, pace)
+    for number, step in enumerate(steps, 1):
+        errors.print(f"\n[bold]{number}/{len(steps)} {step.question}[/bold]")
+        note(f"$ {step.shell}")
+        with contextlib.redirect_stdout(sys.stderr if config.json else sys.stdout):
+            app(step.arguments, standalone_mode=False)
+        sys.stdout.flush()
+    shown = [step for step in steps if step.page is not None]
+    page = combine_pages(
+        [step.page for step in shown if step.page],
+        out / "report.html",
+        f"The tokens of {config.model}, before and after",
+        subtitle=f"{pace.size} px; every chapter names the command that made it.",
+        commands=[step.shell for step in shown],
+    )
+    minutes = (time.monotonic() - begun) / 60
+    if config.json:
+        summary = {"report": str(page), "minutes": minutes, "commands": [s.shell for s in steps]}
+        print(json.dumps(summary))
+        return
+    errors.print(f"\n{minutes:.1f} minutes. Open the report in a browser:")
+    print(page)

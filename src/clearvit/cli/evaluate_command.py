@@ -1,0 +1,60 @@
+"""`clearvit evaluate TASK`: one sub-command per task, generated from the registry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Models, Run
+from clearvit.cli.console import next_step
+from clearvit.cli.generate import command
+from clearvit.evaluation.config import EvaluateConfig
+from clearvit.evaluation.registry import TASKS
+
+tasks = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Measure what frozen tokens are worth in a task; several models make one table.",
+)
+app.add_typer(tasks, name="evaluate")
+
+Data = Annotated[Path, typer.Option(help="Folder of the data set.")]
+File = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="File for the result as JSON.", show_default=False),
+]
+CELLS = (
+    "A cell is the mean ± standard deviation over seeds [95 % CI over resampled test images],"
+    " followed by the difference to the first model on the same images."
+)
+
+
+def _add(name: str) -> None:
+    task = TASKS[name]
+
+    def run_task(
+        models: Models, data: Data, config: EvaluateConfig, run: Run, out: File = None
+    ) -> None:
+        from clearvit.evaluation.evaluate import evaluate
+        from clearvit.files import write_json
+
+        backbones = (run.load(model) for model in models)  # loaded once the data are read
+        table = evaluate(backbones, task=name, data=data, config=config)
+        if out is not None:
+            write_json(out, table.to_json())
+        print(json.dumps(table.to_json()) if run.json else table.text())
+        next_step(f"clearvit compare {' '.join(models)} FOLDER --out compare/")
+
+    run_task.__annotations__["config"] = task.config
+    run_task.__doc__ = (
+        f"{task.help}\n\n{CELLS}\n\nExample: `clearvit evaluate {name} {task.example}`"
+    )
+    command(tasks, name)(run_task)
+
+
+for _name in TASKS:
+    _add(_name)

@@ -1,0 +1,44 @@
+"""`clearvit explain`: why an image of an index is similar to a query."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Run
+from clearvit.cli.generate import command
+from clearvit.cli.search_command import IndexPath, QueryModel
+from clearvit.retrieval.config import Matching
+
+
+@command(app, "explain")
+def explain(
+    index: IndexPath,
+    query: Annotated[str, typer.Argument(help="An image.")],
+    hit: Annotated[str, typer.Argument(help="Name of an image in the index.")],
+    config: Matching,
+    model: QueryModel,
+    run: Run,
+    out: Annotated[Path, typer.Option("--out", "-o", help="PNG to write.")] = Path("why.png"),
+) -> None:
+    """Draw which patches of a query and an image of the index match.
+
+    Example: `clearvit explain index/ query.jpg cats/03.jpg --out why.png`
+    """
+    pair = model.open(index, run).explain(query, hit, config=config)
+    path = pair.explain(out)
+    if not run.json:
+        print(path)
+        return
+    summary = {
+        "out": str(path),
+        "global_similarity": pair.global_similarity,
+        "patch_similarity": pair.patch_similarity,
+        "matches": [asdict(match) for match in pair.explanation().strongest()],
+    }
+    print(json.dumps(summary))

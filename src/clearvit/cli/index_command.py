@@ -1,0 +1,52 @@
+"""`clearvit index`: a folder of images that can be searched."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Images, Model, Run
+from clearvit.cli.console import next_step, report_skipped, require_images
+from clearvit.cli.generate import command
+from clearvit.retrieval.config import IndexConfig
+
+Location = Annotated[
+    str,
+    typer.Option("--out", "-o", help="Directory or object-store URL of the index; resumed."),
+]
+
+
+@command(app, "index")
+def index(model: Model, images: Images, out: Location, config: IndexConfig, run: Run) -> None:
+    """Index images for `clearvit search`.
+
+    The same command continues a run that was interrupted, and reads only new and changed files.
+
+    Example: `clearvit index demo photos/ --out index/ --size 224`
+    """
+    from clearvit.images import find_images
+    from clearvit.retrieval.index.index import Index
+
+    find_images(images)  # a wrong path should not wait for a model
+    built = Index.build(run.load(model), images, out=out, config=config)
+    changes, count = built.changes, len(built)
+    report_skipped(changes.skipped)
+    summary = {
+        "out": out,
+        "images": count,
+        "added": len(changes.added),
+        "changed": len(changes.changed),
+        "removed": len(changes.removed),
+        "grid": list(built.spec.grid),
+        "skipped": [asdict(bad) for bad in changes.skipped],
+    }
+    if run.json:
+        print(json.dumps(summary))
+    else:
+        print(f"{count} images in {out}, {len(changes.added)} new, {len(changes.removed)} removed")
+        next_step(f"clearvit search {out} QUERY.jpg --rerank 100")
+    require_images(count)

@@ -1,0 +1,45 @@
+"""`clearvit look`: the tokens of a few images, drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearvit.artifacts.config import LookConfig
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Model, Run
+from clearvit.cli.console import next_step, warned
+from clearvit.cli.generate import command
+
+
+@command(app, "look")
+def look(
+    model: Model,
+    images: Annotated[list[str], typer.Argument(help="Image files, or one folder.")],
+    config: LookConfig,
+    run: Run,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Directory for the figures, one PNG per image.")
+    ] = Path("look"),
+) -> None:
+    """Draw what the tokens of each image look like, one PNG per image.
+
+    The image, PCA of the patch tokens (one basis for all images), token norms before the final
+    norm, attention of the class token and of each register.
+
+    Example: `clearvit look demo cat.jpg dog.jpg --out look/`
+    """
+    from clearvit.artifacts.report.look import look
+
+    source = images[0] if len(images) == 1 else images
+    with warned():
+        paths = look(run.load(model), source, out=out, config=config)
+    if run.json:
+        print(json.dumps({"images": [str(path) for path in paths]}))
+        return
+    for path in paths:
+        print(path)
+    next_step(f"clearvit tokens {model} FOLDER --out tokens/")

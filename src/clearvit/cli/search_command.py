@@ -1,0 +1,108 @@
+"""`clearvit search`: the images of an index that are most similar to a query."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Run
+from clearvit.cli.console import errors, next_step, note
+from clearvit.cli.generate import command
+from clearvit.options import Options, option
+from clearvit.retrieval.config import SearchConfig
+
+if TYPE_CHECKING:
+    from clearvit.retrieval.index.hits import Hits
+    from clearvit.retrieval.index.index import Index
+
+IndexPath = Annotated[str, typer.Argument(help="What `clearvit index` wrote.")]
+
+
+@dataclass(frozen=True)
+class QueryModel(Options):
+    """The model that encodes queries."""
+
+    model: str | None = option(
+        None,
+        "Model that encodes the queries, such as a pruned copy.",
+        panel="Query model",
+        shown="the index's own, by name",
+    )
+    other_model: bool = option(
+        False, "Accept a model with other weights, such as a cured copy.", panel="Query model"
+    )
+
+    def open(self, index: str, run: Run) -> Index:
+        """Open an index with this model."""
+        from clearvit.retrieval.index.index import Index
+
+        backbone = run.load(self.model) if self.model else None
+        return Index.open(index, backbone, other_model=self.other_model, device=run.device)
+
+
+@dataclass(frozen=True)
+class SearchQuery(QueryModel):
+    """What the queries are, and the model that encodes them."""
+
+    text: bool = option(False, "Queries are texts, for an index of a CLIP model.", panel="Search")
+
+
+@command(app, "search")
+def search(
+    index: IndexPath,
+    queries: Annotated[
+        list[str], typer.Argument(metavar="QUERY…", help="Images, or texts with --text.")
+    ],
+    config: SearchConfig,
+    query: SearchQuery,
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="HTML page that explains the hits; a directory for several."
+        ),
+    ] = None,
+) -> None:
+    """Find the images that are most similar to a query.
+
+    Example: `clearvit search index/ query.jpg --k 5 --rerank 100 --out why.html`
+
+    Example: `clearvit search index/ --text "a red car"`
+    """
+    if query.text and out is not None:
+        raise typer.BadParameter("--out explains hits patch by patch; a text has no patches.")
+    opened = query.open(index, run)
+    if query.text:
+        found = [opened.search_text(text, config=config) for text in queries]
+    else:
+        found = opened.search(list[str | Path](queries), config=config)
+    if out is not None:
+        _write_pages(found, out)
+    if run.json:
+        print(json.dumps([hits.to_json() for hits in found]))
+        return
+    for hits in found:
+        _print_hits(hits)
+    if not query.text and found[0]:
+        next_step(f"clearvit explain {index} {queries[0]} {found[0].names[0]} --out why.png")
+
+
+def _print_hits(hits: Hits) -> None:
+    note(f"{hits.query.name}: {hits.note}")
+    for hit in hits:
+        print(f"{hit.rank}\t{hit.score:.4f}\t{hit.name}")
+    if not len(hits):
+        errors.print("nothing found: the index is empty, or the filter leaves nothing")
+
+
+def _write_pages(found: list[Hits], out: Path) -> None:
+    from clearvit.retrieval.explanation_page import explain_page
+
+    for number, hits in enumerate(found, 1):
+        target = out if len(found) == 1 else out / f"{number:03d}.html"
+        note(f"page: {explain_page(hits, target)}")

@@ -1,0 +1,42 @@
+"""`clearvit tokens`: the tokens of a folder of images, as files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Images, Model, Out, Run
+from clearvit.cli.console import next_step, report_skipped, require_images
+from clearvit.cli.generate import command
+from clearvit.shards.config import TokenConfig
+
+
+@command(app, "tokens")
+def tokens(model: Model, images: Images, out: Out, config: TokenConfig, run: Run) -> None:
+    """Write patch, class and register tokens of every image as safetensors shards.
+
+    The same command continues a run that was interrupted. Bad files are skipped and listed at the
+    end. Read the result with `clearvit.open_tokens(DIR)`.
+
+    Example: `clearvit tokens demo photos/ --out tokens/ --layers 8,-1`
+    """
+    from clearvit.shards.extract import save_tokens
+
+    store = save_tokens(run.load(model), images, out=out, config=config)
+    report_skipped(store.skipped)
+    summary = {
+        "out": str(out),
+        "images": len(store),
+        "grid": list(store.grid),
+        "layers": list(store.layers),
+        "skipped": [asdict(bad) for bad in store.skipped],
+    }
+    if run.json:
+        print(json.dumps(summary))
+    else:
+        print(f"{len(store)} images, {store.grid[0]} x {store.grid[1]} patches each, in {out}")
+        next_step(
+            f"python -c \"import clearvit; print(clearvit.open_tokens('{out}')[0].map.shape)\""
+        )
+    require_images(len(store))

@@ -1,0 +1,5 @@
+"""Several models on the same images, in one table."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

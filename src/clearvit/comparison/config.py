@@ -1,0 +1,73 @@
+"""Options of `cv.compare` and `clearvit compare`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clearvit.options import Options, Size, option
+
+QUICK = {"limit": 16, "reference_images": 4, "views": 50, "labeled_limit": 64, "rounds": 5}
+
+
+@dataclass(frozen=True)
+class CompareConfig(Options):
+    """How to compare models."""
+
+    size: int | Size | None = option(
+        None,
+        "Image size in pixels, 518 or 448x672, for all models.",
+        panel="Input",
+        minimum=1,
+        shown="that of the first model",
+    )
+    limit: int = option(
+        32, "Images at most, spread evenly over those given.", panel="Input", minimum=1
+    )
+    labels: Path | None = option(
+        None,
+        "Folder with one subfolder per class, for the kNN accuracy.",
+        panel="Input",
+        shown="the images themselves, if they are in class folders",
+    )
+    labeled_limit: int = option(128, "Labeled images at most.", panel="Input", minimum=2)
+    views: int = option(
+        200,
+        "Views of each image in the reference average, at most all distinct ones.",
+        panel="Measures",
+        minimum=1,
+    )
+    reference_images: int = option(
+        8, "Images of the reference average.", panel="Measures", minimum=1
+    )
+    shifted_images: int = option(
+        4,
+        "Images on which the change with a shift is measured, three forward passes each.",
+        panel="Measures",
+        minimum=0,
+    )
+    neighbors: int = option(
+        1, "Number k of neighbors of the kNN accuracy.", panel="Measures", minimum=1
+    )
+    rounds: int = option(10, "Rounds of timing.", panel="Measures", minimum=1)
+    shown_images: int = option(
+        4, "Images drawn with the tokens of every model.", panel="Measures", minimum=0
+    )
+    quick: bool = option(
+        False,
+        "Use at most 16 images, 4 of them in a reference of 50 views, 64 labeled images and 5"
+        " rounds of timing.",
+        panel="Measures",
+    )
+    batch: int = option(4, "Images per forward pass.", panel="Run", minimum=1)
+    seed: int = option(0, "Seed of views and resampling.", panel="Run")
+    cache: str | Path | None = option(
+        None, "Folder that keeps the reference average for the next run.", hidden=True
+    )
+
+    def effective(self) -> CompareConfig:
+        """Lower the numbers if it should be quick."""
+        if not self.quick:
+            return self
+        lowered = {name: min(getattr(self, name), most) for name, most in QUICK.items()}
+        return replace(self, **lowered)

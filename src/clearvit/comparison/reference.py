@@ -1,0 +1,111 @@
+"""The many-view average of the first model: what its patches would be without position artifacts.
+
+It costs hundreds of forward passes per image and depends on the first model only, so it can be kept
+on disk: a killed run resumes, and another cured model costs only its own passes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from clearvit.backbones.backbone import Backbone
+from clearvit.comparison.config import CompareConfig
+from clearvit.errors import StoreError
+from clearvit.files import why_not_written, written_whole
+from clearvit.images import ImageSource, read_image
+from clearvit.options import Size
+from clearvit.views.config import DenoiseConfig
+from clearvit.views.denoise import denoise_pixels, views_for
+from clearvit.views.sampling import all_views
+
+FEW = 10  # views of the target: what denoising costs when it is used
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Averages over the views of I images on a grid of N patches."""
+
+    views: int  # how many were averaged
+    many: Tensor  # (I, N, C)
+    few: Tensor  # (I, N, C), of FEW views
+
+
+def view_count(grid: tuple[int, int], wanted: int) -> int:
+    """How many views there will be: what is wanted, at most all distinct ones."""
+    return min(wanted, len(all_views(grid, patch=(1, 1))))
+
+
+def average_views(
+    backbone: Backbone,
+    images: Sequence[ImageSource],
+    size: Size,
+    config: CompareConfig,
+    advance: Callable[[int], None] | None = None,
+) -> Reference:
+    """Average the views of every image.
+
+    Args:
+        backbone: The first model.
+        images: All of them readable.
+        size: (height, width) in pixels.
+        config: Number of views, seed, batch and the folder that keeps averages.
+        advance: Called with the number of forward passes just done.
+    """
+    grid = (size[0] // backbone.patch[0], size[1] // backbone.patch[1])
+    count = view_count(grid, config.views)
+    cache = None if config.cache is None else Path(config.cache)
+    model = "" if cache is None else backbone.fingerprint()
+    parts = []
+    for image in images:
+        pixels = backbone.preprocessing(read_image(image.source), size)[None]
+        path = None if cache is None else cache / _file_name(model, pixels, count, config.seed)
+        parts.append(_averages(backbone, pixels, (count, FEW), config, path))
+        if advance:
+            advance(count + FEW)
+    many, few = (torch.stack(tensors) for tensors in zip(*parts, strict=True))
+    return Reference(count, many, few)
+
+
+def _averages(
+    backbone: Backbone,
+    pixels: Tensor,
+    counts: tuple[int, int],
+    config: CompareConfig,
+    path: Path | None,
+) -> tuple[Tensor, Tensor]:
+    """Patches (N, C) of one image averaged over many views and over few."""
+    if path is not None and path.exists():
+        kept = load_file(path)
+        return kept["many"], kept["few"]
+    pixels = pixels.to(backbone.device, backbone.dtype)
+    parts = []
+    for count in counts:
+        how = DenoiseConfig(views=count, sampler="whole", seed=config.seed, batch=config.batch)
+        with torch.no_grad():
+            clean = denoise_pixels(backbone, pixels, views_for(backbone, pixels, how), how)
+        parts.append(clean.patches[0].float().cpu())
+    many, few = parts
+    if path is not None:
+        try:
+            with written_whole(path) as temporary:
+                save_file({"many": many.contiguous(), "few": few.contiguous()}, temporary)
+        except (OSError, SafetensorError) as error:
+            raise StoreError(
+                f"'{path}' cannot be written: {why_not_written(error)}. Choose another --out."
+            ) from error
+    return many, few
+
+
+def _file_name(model: str, pixels: Tensor, count: int, seed: int) -> str:
+    """Hash everything that decides the averages."""
+    digest = hashlib.sha256(repr((model, tuple(pixels.shape), count, FEW, seed)).encode())
+    digest.update(pixels.contiguous().view(torch.uint8).numpy().data)
+    return f"{digest.hexdigest()[:32]}.safetensors"

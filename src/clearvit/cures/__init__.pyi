@@ -1,0 +1,18 @@
+from .cure_report import CureReport, EpochResult
+from .official import import_official
+from .positional import PositionalReport, positional_basis
+from .registers import with_registers
+from .test_time import Neuron, RegisterNeurons, find_neurons, with_neurons
+
+__all__ = [
+    "CureReport",
+    "EpochResult",
+    "Neuron",
+    "PositionalReport",
+    "RegisterNeurons",
+    "find_neurons",
+    "import_official",
+    "positional_basis",
+    "with_neurons",
+    "with_registers",
+]

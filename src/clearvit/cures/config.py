@@ -1,0 +1,236 @@
+"""Options of `cv.cure` and `clearvit cure`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from clearvit.options import Options, Precision, Size, option, size_option
+from clearvit.views.config import FRACTION, SAMPLER_HELP, Sampler
+
+Method = Literal["distill", "test-time", "positional", "denoise"]
+Preset = Literal["ph-reg", "ph-reg-clip"]
+Features = Literal["auto", "tokens", "text"]
+RegisterInit = Literal["mean-patch", "normal"]
+Augment = Literal["none", "flip", "shift-flip"]
+
+TARGETS, STUDENT, TRAINING, OUTPUT = "Targets", "Student", "Training", "Output"
+
+# "Vision Transformers with Self-Distilled Registers", arXiv 2505.21501, as its code trains DINOv2.
+PH_REG: dict[str, Any] = {
+    "size": 518,
+    "features": "tokens",
+    "views": 10,
+    "fraction": 0.15,
+    "sampler": "official",
+    "fresh_targets": True,
+    "registers": 16,
+    "register_init": "normal",
+    "unfreeze": ("registers", "positions", "patches", "last"),
+    "augment": "none",
+    "epochs": 100,
+    "batch": 32,  # 8 on each of 4 GPUs
+    "lr": 1e-4,
+    "lr_end": 5e-6,
+    "lr_scale": (1.0, 1.0, 1.0),
+    "schedule": "ph-reg",
+    "warmup_steps": 0,
+    "decay_all": True,
+    "clip_norm": None,
+    "ema_decay": 0.0,
+    "mse_weight": 1.0,
+    "class_weight": 0.0,
+    "held_out": 0.0,
+    "patience": None,
+    "precision": "bf16",
+}
+# The same for CLIP: the code's trainable blocks and position table, the paper's rates and batch.
+PH_REG_CLIP: dict[str, Any] = {
+    **PH_REG,
+    "size": 448,
+    "features": "text",
+    "resize_positions": True,
+    "unfreeze": ("registers", "positions", "patches", "last-2"),
+    "batch": 64,  # 16 on each of 4 GPUs
+    "lr": 3e-4,
+    "lr_end": 1e-5,
+}
+
+
+@dataclass(frozen=True)
+class CureConfig(Options):
+    """How to cure a model; the defaults suit DINO-like models and a few hundred images."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "ph-reg": PH_REG,
+        "ph-reg-clip": PH_REG_CLIP,
+    }
+
+    method: Method = option(
+        "distill",
+        "How to cure: 'distill' trains; 'test-time' moves register neurons, 'positional' removes"
+        " directions of position and 'denoise' averages views, all three without training.",
+    )
+    preset: Preset | None = option(
+        None, "Train exactly as PH-Reg was published, for DINOv2 or for CLIP.", shown="none"
+    )
+    size: int | Size | None = size_option()
+    features: Features = option(
+        "auto",
+        "Which tokens to clean: the final 'tokens', or CLIP's patches in the 'text' space; 'auto'"
+        " takes the latter for models with a text tower.",
+    )
+    layer: int | None = option(
+        None, "Clean the tokens of this block, counted from 0.", shown="the last"
+    )
+
+    views: int = option(
+        10, "Views of each image that the teacher averages.", panel=TARGETS, minimum=1
+    )
+    fraction: float = option(
+        FRACTION,
+        "Largest shift of a view, as a fraction of the grid.",
+        panel=TARGETS,
+        minimum=0,
+        below=1,
+        hidden=True,
+    )
+    sampler: Sampler = option("whole", SAMPLER_HELP, panel=TARGETS, hidden=True)
+    fresh_targets: bool = option(
+        False,
+        "Take a new random crop and new views of an image every epoch; nothing is cached.",
+        panel=TARGETS,
+        hidden=True,
+    )
+    target_cache_gb: float | None = option(
+        None,
+        "Gigabytes of targets to keep on disk; 0 computes them anew in every epoch.",
+        panel=TARGETS,
+        minimum=0,
+        shown="all of them",
+    )
+    targets_dir: str | None = option(
+        None,
+        "Directory of the targets, to share them between runs.",
+        panel=TARGETS,
+        shown="inside the result",
+    )
+
+    registers: int | None = option(
+        None,
+        "Register tokens to add.",
+        panel=STUDENT,
+        minimum=0,
+        shown="16 where the network can hold them",
+    )
+    register_init: RegisterInit = option(
+        "mean-patch",
+        "Where registers start: at the mean patch embedding, or at random as in PH-Reg.",
+        panel=STUDENT,
+        hidden=True,
+    )
+    resize_positions: bool = option(
+        False,
+        "Replace the position table by one of this size before training.",
+        panel=STUDENT,
+        hidden=True,
+    )
+    unfreeze: tuple[str, ...] = option(
+        ("all",),
+        "Parts to train: registers, positions, patches, class, norm, last, last-N (blocks), all.",
+        panel=STUDENT,
+    )
+    augment: Augment = option(
+        "shift-flip",
+        "Augmentation of the student's images and targets: none, flip, or shift and flip.",
+        panel=STUDENT,
+        hidden=True,
+    )
+
+    epochs: int = option(6, "Epochs to train at most.", panel=TRAINING, minimum=1)
+    batch: int = option(4, "Images per step, over all processes.", panel=TRAINING, minimum=1)
+    micro_batch: int | None = option(
+        None,
+        "Images per forward pass; the gradients of a step are accumulated.",
+        panel=TRAINING,
+        minimum=1,
+        shown="the batch",
+    )
+    lr: float = option(1e-5, "Learning rate of the blocks.", panel=TRAINING, above=0)
+    lr_end: float | None = option(
+        None, "Learning rate at the end.", panel=TRAINING, above=0, shown="lr / 20", hidden=True
+    )
+    # A short run on a few hundred images does not survive the full rate on the embeddings, and
+    # needs a higher one for the registers; see docs/results/tried.md.
+    lr_scale: tuple[float, float, float] = option(
+        (15.0, 0.2, 0.06),
+        "Learning rates of registers, position embeddings and patch embedding, relative to lr.",
+        panel=TRAINING,
+        minimum=0,
+        hidden=True,
+    )
+    schedule: Literal["exponential", "ph-reg"] = option(
+        "exponential", "How the learning rate falls with the epochs.", panel=TRAINING, hidden=True
+    )
+    warmup_steps: int | None = option(
+        None,
+        "Steps over which the learning rate rises.",
+        panel=TRAINING,
+        minimum=0,
+        shown="5 % of all, at most 50",
+        hidden=True,
+    )
+    weight_decay: float = option(
+        1e-2, "Weight decay of matrices.", panel=TRAINING, minimum=0, hidden=True
+    )
+    decay_all: bool = option(
+        False, "Decay registers, positions, norms and biases too.", panel=TRAINING, hidden=True
+    )
+    clip_norm: float | None = option(
+        1.0, "Largest norm of the gradient.", panel=TRAINING, above=0, hidden=True
+    )
+    ema_decay: float = option(
+        0.99,
+        "Decay of the EMA of the weights, which is evaluated and kept; 0 disables it.",
+        panel=TRAINING,
+        minimum=0,
+        below=1,
+    )
+    mse_weight: float = option(
+        1.0,
+        "Weight of the squared error beside the cosine distance.",
+        panel=TRAINING,
+        minimum=0,
+        hidden=True,
+    )
+    class_weight: float = option(
+        1.0,
+        "Weight of the loss that keeps the class token; 0 disables it, as in PH-Reg.",
+        panel=TRAINING,
+        minimum=0,
+    )
+    held_out: float = option(
+        0.1,
+        "Fraction of the images held out to choose the best epoch; 0 keeps the last epoch.",
+        panel=TRAINING,
+        minimum=0,
+        below=1,
+    )
+    patience: int | None = option(
+        3,
+        "Epochs without a better held-out score before training stops; 'none' trains them all.",
+        panel=TRAINING,
+        minimum=1,
+    )
+    precision: Precision = option(
+        "auto", "Autocast: 'auto' is bf16 on GPUs that support it.", panel=TRAINING
+    )
+    grad_checkpointing: bool = option(
+        False, "Recompute activations in the backward pass, to save memory.", panel=TRAINING
+    )
+    seed: int = option(0, "Seed of views, data order and registers.", panel=TRAINING)
+
+    overwrite: bool = option(
+        False, "Start again where another run of this kind stands.", panel=OUTPUT
+    )

@@ -1,0 +1,134 @@
+"""The teacher: a frozen model, averaged over shifted and mirrored views of each image."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from clearvit.backbones.clip_heads import DenseClip, dense_clip
+from clearvit.backbones.vit import VitBackbone
+from clearvit.cures.config import CureConfig
+from clearvit.cures.registers import with_position_grid
+from clearvit.cures.targets import Target, TargetCache
+from clearvit.errors import ModelError
+from clearvit.images import ImageSource
+from clearvit.options import Size
+from clearvit.training.loop import autocast, uses_bf16
+from clearvit.views.denoise import denoise
+
+VIEWS_PER_PASS = 5
+
+
+def teacher_and_student(
+    backbone: VitBackbone, config: CureConfig
+) -> tuple[VitBackbone, VitBackbone]:
+    """Give two readings of one model whose tokens lie in the same space; weights are shared.
+
+    "tokens" are those after the final norm, for both. "text" is what PH-Reg does for CLIP: the
+    teacher is NACLIP, the student MaskCLIP, both projected to the text space. A `layer` ends both
+    with that block.
+    """
+    layer, text = config.layer, config.features == "text"
+    if text or (config.features == "auto" and backbone.text is not None and layer is None):
+        if layer is not None:
+            raise ModelError("a layer can be chosen for features='tokens' only.")
+        size = backbone.fitting_size(config.size)
+        own = with_position_grid(backbone, size) if config.resize_positions else backbone
+        return dense_clip(backbone, "naclip"), dense_clip(own, "maskclip")
+    if layer is not None:
+        depth = backbone.block_indices([layer])[0] + 1
+        backbone = copy.copy(backbone)
+        backbone.depth = depth
+    return backbone, backbone
+
+
+def targets_folder(folder: Path, config: CureConfig) -> Path:
+    """Where the targets of a run lie."""
+    return folder / "targets" if config.targets_dir is None else Path(config.targets_dir)
+
+
+class Teacher:
+    """The frozen model, averaged over views; `config.size` is decided."""
+
+    def __init__(self, backbone: VitBackbone, config: CureConfig) -> None:
+        self.backbone, self.config = backbone, config
+        self.preprocessing, self.size = backbone.preprocessing, backbone.fitting_size(config.size)
+        height, width = (s // p for s, p in zip(self.size, backbone.patch, strict=True))
+        self.grid = (height, width)
+
+    def cache(self, sources: Sequence[ImageSource], folder: Path) -> TargetCache:
+        """Keep targets on disk; fresh ones are never kept."""
+        config, (height, width) = self.config, self.grid
+        values = height * width * self.backbone.width + self.backbone.network.embed_dim
+        return TargetCache(
+            sources,
+            targets_folder(folder, config),
+            self.target,
+            patch=self.backbone.patch,
+            bytes_each=2 * values + 3 * self.size[0] * self.size[1] + 512,
+            limit_gb=0.0 if config.fresh_targets else config.target_cache_gb,
+        )
+
+    def pixels(self, cache: TargetCache, number: int) -> Tensor:
+        """Give an image as the network sees it, (3, height, width), decoded only if need be."""
+        if number < cache.kept:
+            return self.preprocessing.normalize(cache[number].image)
+        return self.preprocessing(cache.read(number), self.size)
+
+    def target(self, image: Image.Image, number: int) -> Target:
+        """Give an image its clean tokens: other views for other images, so errors average out."""
+        resized = self.preprocessing.resize(image, self.size)
+        pixels = self.preprocessing.normalize(resized)
+        patches, cls = self.clean_tokens(pixels, self.config.seed + number)
+        return Target(resized, patches.half(), cls.half())
+
+    def fresh_target(self, image: Image.Image, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Crop an image at random and take new views; returns pixels and clean patches (N, D)."""
+        cropped = self.preprocessing.resize(random_crop(image, self.size, rng), self.size)
+        pixels = self.preprocessing.normalize(cropped)
+        return pixels, self.clean_tokens(pixels, int(torch.randint(2**31, (1,), generator=rng)))[0]
+
+    @torch.no_grad()
+    def clean_tokens(self, pixels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Average the patches over views, (N, D); the class token (C,) is of the image itself."""
+        backbone, config = self.backbone, self.config
+        batch = pixels[None].to(backbone.device, backbone.dtype)
+        chosen = {"views": config.views, "sampler": config.sampler, "fraction": config.fraction}
+        with autocast(backbone.device, uses_bf16(backbone.device, config.precision)):
+            clean = denoise(backbone, batch, seed=seed, batch=VIEWS_PER_PASS, **chosen)
+            cls = torch.zeros(1, 0)
+            if "class" in backbone.prefix_names and not config.fresh_targets:
+                cls = read_tokens(backbone, batch, with_class=True)[1]
+        return clean.patches[0], cls[0]
+
+
+def random_crop(image: Image.Image, size: Size, rng: torch.Generator) -> Image.Image:
+    """Resize an image until it just covers (height, width) pixels, and crop it there at random."""
+    height, width = size
+    scale = max(height / image.height, width / image.width)
+    full = (max(width, int(image.width * scale)), max(height, int(image.height * scale)))
+    image = image.resize(full, Image.Resampling.BICUBIC)
+    extra = (full[0] - width, full[1] - height)
+    left, top = (int(torch.randint(most + 1, (1,), generator=rng)) for most in extra)
+    return image.crop((left, top, left + width, top + height))
+
+
+def read_tokens(
+    backbone: VitBackbone, pixels: Tensor, *, with_class: bool
+) -> tuple[Tensor, Tensor]:
+    """Run a model: patches (B, N, D) and the network's own class token (B, C), or (B, 0)."""
+    none = pixels.new_zeros(len(pixels), 0)
+    if not with_class or "class" not in backbone.prefix_names:
+        return backbone.forward(pixels).patches, none
+    if isinstance(backbone, DenseClip):  # its head changes the class token; the last block's stays
+        tokens = backbone.forward(pixels, layers=[-1])
+        cls = tokens.layers[-1].cls
+    else:
+        tokens = backbone.forward(pixels)
+        cls = tokens.cls
+    return tokens.patches, none if cls is None else cls

@@ -1,0 +1,5 @@
+"""Data sets on disk -> images with masks, depths, labels, boxes or positives."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,20 @@
+"""Options of `clearvit demo`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from clearvit.options import Options, option
+
+
+@dataclass(frozen=True)
+class DemoConfig(Options):
+    """What the demo shows."""
+
+    images: Path | None = option(
+        None, "Folder with 12 or more images of your own.", shown="photos of installed packages"
+    )
+    model: str = option("demo", "Any ViT that clearvit loads.")
+    quick: bool = option(False, "Use smaller images, fewer epochs and fewer views.")
+    json: bool = option(False, "Print the result as JSON on standard output.", panel="Run")

@@ -1,0 +1,91 @@
+"""The commands of the demo, in order."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from clearvit.demo.photos import Folders
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of the demo."""
+
+    question: str
+    arguments: tuple[str, ...]
+    page: Path | None = None  # that it leaves for the report
+
+    @property
+    def shell(self) -> str:
+        """The command as one would type it."""
+        return shlex.join(["clearvit", *self.arguments])
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much of everything."""
+
+    size: int  # pixels
+    parts: int  # crops of every photo, to train on
+    epochs: int
+    views: int  # of the reference
+    rounds: int  # of the speed test
+
+
+FULL = Pace(size=336, parts=8, epochs=6, views=50, rounds=5)
+QUICK = Pace(size=224, parts=4, epochs=3, views=20, rounds=3)
+
+
+def list_steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
+    """List the commands of the demo, in order."""
+    cured, held, size = f"dir:{out / 'cured'}", str(photos.held), ("--size", str(pace.size))
+    image = str(sorted(photos.held.iterdir())[0])
+    folders = {name: out / name for name in ("diagnosis", "cured", "compare", "boxes", "bench")}
+
+    def to(name: str) -> tuple[str, str]:
+        return "--out", str(folders[name])
+
+    return [
+        Step(
+            "Does it have artifact tokens?",
+            ("diagnose", model, str(photos.everything), "--quick", *to("diagnosis")),
+            folders["diagnosis"] / "report.html",
+        ),
+        Step(
+            "Cure it: learn to see in one pass what the average of ten views sees.",
+            ("cure", model, str(photos.learn), *size, "--epochs", str(pace.epochs), *to("cured")),
+            folders["cured"] / "cure.html",
+        ),
+        Step(
+            "What changed, on photos it has not seen?",
+            ("compare", model, cured, held, *size, "--views", str(pace.views), *to("compare")),
+            folders["compare"] / "compare.html",
+        ),
+        Step(
+            "Where are the objects?",
+            ("discover", cured, held, *size, *to("boxes")),
+            folders["boxes"] / "boxes.html",
+        ),
+        Step(
+            "Make the photos searchable.",
+            ("index", cured, str(photos.everything), "--size", "224", "--out", str(out / "index")),
+        ),
+        Step(
+            "Which photo is this a part of, and why?",
+            (
+                *("search", str(out / "index"), str(photos.query), "--k", "3", "--rerank", "10"),
+                *("--weight", "1", "--out", str(out / "why.html")),
+            ),
+            out / "why.html",
+        ),
+        Step(
+            "How much faster with fewer tokens?",
+            (
+                *("bench", model, "--keep", "0.7", *size, "--batch", "1,8", "--no-memory"),
+                *("--rounds", str(pace.rounds), "--draw", image, *to("bench")),
+            ),
+            folders["bench"] / "bench.html",
+        ),
+    ]

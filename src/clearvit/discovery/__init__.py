@@ -1,0 +1,5 @@
+"""Unsupervised object discovery on patch features: LOST, TokenCut and consensus."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,4 @@
+from .export import Exported
+from .parity import Check
+
+__all__ = ["Check", "Exported"]

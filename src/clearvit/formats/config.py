@@ -1,0 +1,50 @@
+"""Options of `cv.export` and `clearvit export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clearvit.options import Options, Size, option
+
+Format = Literal["timm", "hf", "onnx", "openvino"]
+Quantize = Literal["int8"]
+
+
+@dataclass(frozen=True)
+class ExportConfig(Options):
+    """For which library to write a model, and how to check the copy."""
+
+    format: Format = option(
+        "timm",
+        "Library to write for: timm (a local-dir), hf (transformers' AutoModel), or onnx and"
+        " openvino, graphs of one image size.",
+        panel="Output",
+    )
+    size: int | Size | None = option(
+        None,
+        "Image size of the exported model in pixels, 518 or 448x672.",
+        panel="Output",
+        minimum=1,
+        shown="the model's own",
+    )
+    batch: int | None = option(
+        None,
+        "Fixed number of images per run of an onnx or openvino graph, which can be faster.",
+        panel="Output",
+        minimum=1,
+        shown="any number",
+    )
+    quantize: Quantize | None = option(
+        None,
+        "Store the matrices of an onnx graph in 8 bits; the difference is reported.",
+        panel="Output",
+        shown="no",
+    )
+    check: int | Size | None = option(
+        None,
+        "Second image size at which a timm or hf copy is compared, in pixels.",
+        panel="Check",
+        minimum=1,
+        shown="about half the native size",
+    )

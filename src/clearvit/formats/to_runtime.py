@@ -1,0 +1,192 @@
+"""For ONNX Runtime and OpenVINO: one graph of fixed size, compared with the original in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clearvit.backbones.sources.runtime import (
+    CONFIG,
+    FILES,
+    PIXELS,
+    READERS,
+    GraphFacts,
+    RuntimeBackbone,
+    RuntimeFormat,
+    check_libraries,
+)
+from clearvit.backbones.vit import VitBackbone
+from clearvit.errors import ClearvitError, ModelError
+from clearvit.files import write_json
+from clearvit.formats.config import Quantize
+from clearvit.formats.folder import atomic_folder
+from clearvit.formats.graph import EXPORTERS, macs_of, quiet, to_float32
+from clearvit.formats.parity import Check, compare_runtime
+
+# Ways to run a graph, in the order they are tried. OpenVINO's fused attention (2026.4) is wrong for
+# sequences of a few tokens when the number of images is fixed.
+SETTINGS: dict[RuntimeFormat, tuple[dict[str, str], ...]] = {
+    "onnx": ({},),
+    "openvino": ({}, {"SNIPPETS_MODE": "DISABLE"}),
+}
+
+
+@dataclass(frozen=True)
+class WrittenGraph:
+    """What lies on disk now, and how near it is to the original."""
+
+    path: Path
+    facts: GraphFacts
+    check: Check
+    loading: str
+    notes: tuple[str, ...]
+
+
+def write_runtime(
+    backbone: VitBackbone,
+    out: Path,
+    format: RuntimeFormat,
+    *,
+    batch: int | None = None,
+    quantize: Quantize | None = None,
+) -> WrittenGraph:
+    """Write a graph and its facts to a directory, which appears once its tokens were compared."""
+    _check_quantize(format, quantize)
+    check_libraries(format, f"export to {format}", writing=True)
+    original = to_float32(backbone)
+    facts = _facts(original, format, batch)
+    with atomic_folder(out, CONFIG) as folder:
+        facts, check = _write_checked(original, facts, folder)
+        if quantize:
+            _quantize(folder / FILES[format])
+            facts = replace(facts, quantize=quantize)
+            check = _check(original, facts, folder)
+        write_json(folder / CONFIG, facts.to_json())
+    return WrittenGraph(out, facts, check, runtime_code(out, facts), _notes(facts, check))
+
+
+def _write_checked(
+    backbone: VitBackbone, facts: GraphFacts, folder: Path
+) -> tuple[GraphFacts, Check]:
+    """Write the graph by the first way whose tokens are those of the original."""
+    reasons = []
+    for exporter in EXPORTERS:
+        try:
+            exporter(backbone, facts, folder / FILES["onnx"])
+            if facts.format == "openvino":
+                _convert(folder)
+            for settings in SETTINGS[facts.format]:
+                tried = replace(facts, settings=settings)
+                check = _check(backbone, tried, folder)
+                if check.passed:
+                    return tried, check
+        except ClearvitError as error:  # a library is missing
+            reasons.append(str(error))
+        except Exception as error:  # every library has errors of its own, and none is expected
+            reasons.append(str(error).strip().partition("\n")[0])
+        else:
+            found = f"{check.relative:.1e} of their RMS"
+            reasons.append(f"{READERS[facts.format]} computes other tokens ({found})")
+    raise ModelError(
+        f"'{backbone.name}' ({type(backbone).__name__}) cannot be written as a graph:"
+        f" {'; then: '.join(reasons)}. Export the model it was made of, or a copy pruned by another"
+        " scorer."
+    )
+
+
+def _check(backbone: VitBackbone, facts: GraphFacts, folder: Path) -> Check:
+    return compare_runtime(backbone, RuntimeBackbone(folder, facts, name=str(folder)), facts.size)
+
+
+def runtime_code(out: Path, facts: GraphFacts) -> str:
+    """Load and run the graph without clearvit; it runs as it stands."""
+    path = (out / FILES[facts.format]).as_posix()
+    shape = (facts.batch or 1, 3, *facts.size)
+    if facts.format == "onnx":
+        first, names = "import onnxruntime", ", ".join(facts.outputs)
+        session = f"onnxruntime.InferenceSession({path!r})"
+        run = f"{names}{',' * (len(facts.outputs) == 1)} = session.run({list(facts.outputs)}, "
+        run += f"{{{PIXELS!r}: pixels}})"
+    else:
+        first, session = "import openvino", f"openvino.Core().compile_model({path!r}, 'CPU')"
+        run = "tokens = session(pixels)\n"
+        run += "\n".join(f"{name} = tokens[{name!r}]" for name in facts.outputs)
+    batch = "" if facts.batch else "  # any number of images"
+    mean, std = facts.preprocessing.mean, facts.preprocessing.std
+    return f"""\
+import numpy
+{first}
+
+session = {session}
+# Pixels from 0 to 1, minus {mean}, divided by {std}.
+pixels = numpy.zeros({shape}, numpy.float32){batch}
+{run}
+# With clearvit: cv.load({f"{facts.format}:{out.as_posix()}"!r}).tokens("photo.jpg")
+"""
+
+
+def _check_quantize(format: RuntimeFormat, quantize: Quantize | None) -> None:
+    if quantize and format == "openvino":
+        raise ModelError(
+            "int8 for OpenVINO needs calibration by nncf, which clearvit does not do; use"
+            ' format="onnx" for int8.'
+        )
+
+
+def _facts(backbone: VitBackbone, format: RuntimeFormat, batch: int | None) -> GraphFacts:
+    size = backbone.fitting_size()
+    dense = getattr(backbone, "dense", backbone)
+    return GraphFacts(
+        format=format,
+        source=backbone.name,
+        fingerprint=backbone.fingerprint(),
+        size=size,
+        patch=backbone.patch,
+        width=backbone.width,
+        prefix_names=backbone.prefix_names,
+        preprocessing=replace(backbone.preprocessing, size=size),
+        pruned=dense is not backbone,
+        batch=batch,
+        macs=macs_of(backbone, size),
+    )
+
+
+def _convert(folder: Path) -> None:
+    """Put OpenVINO's own files in the place of the ONNX file."""
+    import openvino
+
+    source = folder / FILES["onnx"]
+    model = openvino.Core().read_model(source)
+    openvino.save_model(model, folder / FILES["openvino"], compress_to_fp16=False)
+    source.unlink()
+
+
+def _quantize(path: Path) -> None:
+    """Store the weights of matrix products as int8; activations are quantized as they come."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    whole = path.with_name("float.onnx")
+    path.rename(whole)
+    with quiet():
+        # Unsigned, since sums of signed products overflow on x86 without VNNI. Nearest to the
+        # original on the demo model: cosine 0.990; signed 0.986, signed with 7 bits 0.975.
+        quantize_dynamic(whole, path, weight_type=QuantType.QUInt8, per_channel=True)
+    whole.unlink()
+
+
+def _notes(facts: GraphFacts, check: Check) -> tuple[str, ...]:
+    height, width = facts.size
+    notes = [f"the graph runs at {height}x{width} px only; its position embeddings are fixed"]
+    if facts.batch is not None:
+        notes.append(f"it takes {facts.batch} images at a time; cv.load fills up what is missing")
+    if facts.quantize:
+        notes.append(
+            f"int8 changes the tokens: mean cosine {check.cosine:.4f} to the original on synthetic"
+            " images; measure your task before you use it"
+        )
+    elif check.ties:
+        notes.append(
+            f"{check.ties} tokens of the check were left out: two patches scored the same within"
+            " rounding, so another one was kept or copied"
+        )
+    return tuple(notes)

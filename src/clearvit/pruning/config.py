@@ -1,0 +1,264 @@
+"""Options of `cv.prune` and `clearvit prune`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from clearvit.errors import OptionError
+from clearvit.options import Options, Precision, Size, option, size_option
+
+Scorer = Literal["class", "fuse", "merge", "random"]
+"""Which patches are kept, without training.
+
+- `class`: those the class token attends to; the others are dropped. Best for the class token.
+- `fuse`: similar patches are merged in pairs, but those the class token attends to are held back;
+  where more than two fifths go at a stage, its attention alone decides. Best for maps, and nearly
+  as good for the class token.
+- `merge`: similar patches are merged in pairs; none is dropped. Good for maps.
+- `random`: the same random positions in every image; a baseline.
+"""
+Fill = Literal["similar", "delta", "mean"]
+"""What a dropped patch shows on the full grid.
+
+- `similar`: the final value of the kept patch whose key was most similar when it was dropped, or of
+  the group it was merged into.
+- `delta`: the same plus the difference that the two had then.
+- `mean`: the mean of the kept patches.
+"""
+Objective = Literal["auto", "logits", "tokens"]
+Labels = Literal["auto", "folders", "none"]
+RatioTarget = Literal["image", "batch"]
+Augmentation = Literal["flip", "deit", "none"]
+
+SCORERS: tuple[Scorer, ...] = get_args(Scorer)
+FILLS: tuple[Fill, ...] = get_args(Fill)
+SPEED = re.compile(r"\s*(\d+(?:\.\d+)?)x\s*")
+TRAINING = "Training"
+
+# Rao et al., NeurIPS 2021, and its official code, for DeiT-S on ImageNet with 8 x 128 images
+DYNAMICVIT: Mapping[str, Any] = {
+    "labels": "folders",
+    "unfreeze": True,
+    "warmup_epochs": 0,
+    "epochs": 30,
+    "finetune_epochs": 0,
+    "batch": 1024,
+    "lr": 1e-3,
+    "lr_batch": 1024,
+    "min_lr": 1e-6,
+    "backbone_lr_scale": 0.01,
+    "freeze_epochs": 5,
+    "lr_warmup_epochs": 5,
+    "schedule": "cosine",
+    "weight_decay": 0.05,
+    "clip_norm": None,
+    "smoothing": 0.1,
+    "ratio_weight": 2.0,
+    "ratio_target": "image",
+    "augmentation": "deit",
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "ema_decay": 0.9999,
+    "held_out": 0.0,
+    "patience": None,
+    "precision": "no",
+}
+
+
+@dataclass(frozen=True)
+class PruneConfig(Options):
+    """How to prune a model, and how to train the predictors where there are images."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"dynamicvit": DYNAMICVIT}
+
+    keep: float | tuple[float, ...] | str = option(
+        0.7,
+        "Fraction of the patches to keep: 0.7 keeps 0.7, 0.49 and 0.343 of them after three stages;"
+        " 0.7,0.5 gives one fraction of all patches per stage; 2x finds the largest fraction that"
+        " is twice as fast on this machine.",
+        panel="Pruning",
+        above=0,
+        maximum=1,
+    )
+    stages: tuple[int, ...] | None = option(
+        None,
+        "Blocks before which patches are removed, counted from 0.",
+        panel="Pruning",
+        minimum=1,
+        shown="evenly spread: 3,6,9 of 12",
+    )
+    scorer: Scorer | None = option(
+        None,
+        "Rule that decides which patches are kept where nothing is trained.",
+        panel="Pruning",
+        shown="class; with images trained predictors decide",
+    )
+    fill: Fill = option(
+        "similar",
+        "Value of a dropped patch on the full grid; fine-tuning learns it instead.",
+        panel="Pruning",
+    )
+    merge: bool | None = option(
+        None,
+        "Merge similar patches instead of dropping some.",
+        panel="Pruning",
+        shown="with fuse, merge and fine-tuning",
+    )
+    size: int | Size | None = size_option("Pruning")
+    preset: Literal["dynamicvit"] | None = option(
+        None, "Published recipe that sets all training options not given.", panel=TRAINING
+    )
+    epochs: int = option(
+        30, "Epochs of training at most, after the warm-up.", panel=TRAINING, minimum=1
+    )
+    warmup_epochs: int | None = option(
+        None,
+        "Epochs that first train the predictors on the attention of later blocks.",
+        panel=TRAINING,
+        minimum=0,
+        shown="4 without labels, else 0",
+    )
+    finetune_epochs: int | None = option(
+        None,
+        "Epochs that fine-tune the hard-pruned model after the training.",
+        panel=TRAINING,
+        minimum=0,
+        shown="4 if unfrozen without labels, else 0",
+    )
+    unfreeze: bool | None = option(
+        None, "Train the backbone too.", panel=TRAINING, shown="only with labels"
+    )
+    labels: Labels = option(
+        "auto",
+        "Source of class labels: 'folders' needs one folder per class of the model's classifier.",
+        panel=TRAINING,
+    )
+    objective: Objective = option(
+        "auto",
+        "Output held to the dense model's: logits of a classifier, or tokens.",
+        panel=TRAINING,
+    )
+    batch: int = option(
+        16, "Images per optimizer step, over all processes.", panel=TRAINING, minimum=1
+    )
+    micro_batch: int | None = option(
+        None,
+        "Images per forward pass; the gradients of a step are accumulated.",
+        panel=TRAINING,
+        minimum=1,
+        shown="the whole batch",
+    )
+    lr: float = option(1e-3, "Learning rate of the predictors.", panel=TRAINING, above=0)
+    ratio_weight: float = option(
+        2.0,
+        "Weight of the loss that holds the number of kept patches to its target; 5 for DeiT-B.",
+        panel=TRAINING,
+        minimum=0,
+    )
+    precision: Precision = option(
+        "auto",
+        "Autocast: 'auto' is bf16 on GPUs that support it.",
+        panel=TRAINING,
+    )
+    grad_checkpointing: bool = option(
+        False, "Recompute activations in the backward pass, to save memory.", panel=TRAINING
+    )
+    seed: int = option(0, "Seed of data order, augmentation and new weights.", panel=TRAINING)
+    held_out: float = option(
+        0.1,
+        "Fraction of the images held out to choose the best epoch; 0 keeps the last epoch.",
+        panel=TRAINING,
+        minimum=0,
+        below=1,
+        hidden=True,
+    )
+    patience: int | None = option(
+        5, "Epochs without a better held-out score before stopping.", panel=TRAINING, hidden=True
+    )
+    lr_batch: int | None = option(
+        None,
+        "Batch size that `lr` is meant for; it is scaled linearly.",
+        panel=TRAINING,
+        hidden=True,
+    )
+    min_lr: float = option(1e-6, "Last learning rate of a cosine.", panel=TRAINING, hidden=True)
+    backbone_lr_scale: float = option(
+        0.01, "Learning rate of the backbone relative to `lr`.", panel=TRAINING, hidden=True
+    )
+    freeze_epochs: int | None = option(
+        None,
+        "Epochs before an unfrozen backbone begins to train; None: the warm-up, or a sixth.",
+        panel=TRAINING,
+        hidden=True,
+    )
+    lr_warmup_epochs: int | None = option(
+        None,
+        "Epochs over which the learning rate rises; None: one after a warm-up, or a sixth.",
+        panel=TRAINING,
+        hidden=True,
+    )
+    schedule: Literal["exponential", "cosine"] = option(
+        "exponential", "How the learning rate falls.", panel=TRAINING, hidden=True
+    )
+    weight_decay: float = option(0.05, "Weight decay of matrices.", panel=TRAINING, hidden=True)
+    clip_norm: float | None = option(
+        None, "Largest norm of the gradient.", panel=TRAINING, hidden=True
+    )
+    smoothing: float = option(
+        0.1, "Label smoothing.", panel=TRAINING, minimum=0, below=1, hidden=True
+    )
+    ratio_target: RatioTarget = option(
+        "image", "Whether each image or their mean is held to `keep`.", panel=TRAINING, hidden=True
+    )
+    augmentation: Augmentation = option(
+        "flip", "Augmentation of training images; 'deit' is timm's.", panel=TRAINING, hidden=True
+    )
+    mixup: float = option(0.0, "Mixup alpha; 0 is none.", panel=TRAINING, minimum=0, hidden=True)
+    cutmix: float = option(0.0, "CutMix alpha; 0 is none.", panel=TRAINING, minimum=0, hidden=True)
+    ema_decay: float = option(
+        0.0,
+        "Decay of the EMA of the weights, which is evaluated and kept; 0 disables it.",
+        panel=TRAINING,
+        minimum=0,
+        below=1,
+        hidden=True,
+    )
+    overwrite: bool = option(False, "Start again where another training stands.", panel="Output")
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "stages"):  # lists are welcome in Python
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        super().__post_init__()
+        if isinstance(self.keep, str):
+            speed_target(self.keep)
+        elif isinstance(self.keep, bool) or not isinstance(self.keep, (int, float, tuple)):
+            raise _bad_keep(self.keep)
+
+    def training_options(self) -> list[str]:
+        """Name the options of training that differ from their defaults."""
+        return [
+            field.name
+            for field in dataclasses.fields(self)
+            if field.metadata["panel"] == TRAINING and getattr(self, field.name) != field.default
+        ]
+
+
+def speed_target(keep: str) -> float:
+    """Read "2x" or "1.5x"."""
+    found = SPEED.fullmatch(keep)
+    if found is None or float(found[1]) <= 1:
+        raise _bad_keep(keep)
+    return float(found[1])
+
+
+def _bad_keep(keep: object) -> OptionError:
+    return OptionError(
+        f"keep is {keep!r}; use a fraction in (0, 1], one for each stage, or a speed above 1 such"
+        ' as "1.5x" or "2x".',
+        "keep",
+    )

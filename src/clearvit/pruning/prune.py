@@ -1,0 +1,129 @@
+"""`cv.prune`: a Backbone that removes patches as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.saved import save
+from clearvit.backbones.vit import VitBackbone
+from clearvit.errors import ModelError, OptionError
+from clearvit.options import with_options
+from clearvit.progress import Progress
+from clearvit.pruning.config import PruneConfig
+from clearvit.pruning.pruned import PrunedBackbone
+from clearvit.pruning.pruning_plan import make_plan
+from clearvit.pruning.speed import find_keep
+
+
+@with_options(PruneConfig)
+def prune(
+    backbone: Backbone,
+    images: str | Path | Iterable[object] | None = None,
+    *,
+    out: str | Path | None = None,
+    config: PruneConfig,
+    progress: Progress | None = None,
+) -> PrunedBackbone:
+    """Remove patches before some blocks; with images, train predictors that choose them.
+
+    Prefix tokens (class, distillation, registers) are never removed, at least one patch is kept,
+    and the tokens that come out lie on the full grid; `tokens.kept` tells which are real.
+
+    Without images nothing is trained: `scorer` chooses, and the result shares the weights of the
+    argument. With images, predictors are trained as in DynamicViT (Rao et al., NeurIPS 2021), with
+    the dense model as teacher; with a classifier and labels its cross-entropy is used too. The
+    argument stays as it was either way.
+
+    Args:
+        backbone: A ViT. Of a pruned one, the model it was made of.
+        images: A folder, a file, a pattern or a list of these to train on. A folder with one folder
+            for each class of the model's classifier has labels.
+        out: Directory for the result, which `clearvit.load("dir:OUT")` loads. An interrupted
+            training continues when called again with the same arguments.
+        config: All options at once, instead of keywords.
+        progress: Called with the stage, the steps done and all steps; a bar by default.
+
+    Returns:
+        The pruned model. `.report` tells how a training went, `.speed` what `keep="2x"` found.
+    """
+    dense = check_prunable(backbone)
+    if config.size is not None:
+        dense = dense.resized(config.size)
+    if out is not None and dense.blueprint is None:
+        raise ModelError(
+            f"'{dense.name}' cannot be saved: its architecture is not known to timm. Prune it"
+            " without out."
+        )
+    if images is None:
+        pruned = prune_untrained(dense, config)
+        if out is not None:
+            save(pruned, out)
+        return pruned
+    from clearvit.pruning.training.train import train_pruned  # which prunes too, as a baseline
+
+    _check_trainable(config)
+    return train_pruned(dense, images, out, config, progress)
+
+
+def prune_untrained(dense: VitBackbone, config: PruneConfig) -> PrunedBackbone:
+    """Prune by a scorer; `keep="2x"` is found by timing."""
+    useless = config.training_options()
+    if useless:
+        raise OptionError(
+            f"{useless[0]} is an option of training, and nothing is trained without images. Give"
+            " images to train on.",
+            useless[0],
+        )
+
+    def pruned(keep: float | tuple[float, ...]) -> PrunedBackbone:
+        plan = make_plan(
+            dense.depth,
+            keep=keep,
+            stages=config.stages,
+            scorer=config.scorer or "class",
+            fill=config.fill,
+            merge=config.merge,
+        )
+        return PrunedBackbone(dense, plan)
+
+    if not isinstance(config.keep, str):
+        return pruned(config.keep)
+    speed = find_keep(dense, config.keep, pruned, stages=len(pruned(1.0).plan.stages))
+    found = pruned(speed.keep)
+    found.speed = speed
+    return found
+
+
+def _check_trainable(config: PruneConfig) -> None:
+    if config.scorer is not None:
+        raise OptionError(
+            f"scorer='{config.scorer}' needs no training; leave the images out, or the scorer.",
+            "scorer",
+        )
+    if isinstance(config.keep, str):  # a resumed run would measure anew
+        raise OptionError(
+            f"a training needs fractions to keep; find them with keep='{config.keep}' and no images"
+            " first.",
+            "keep",
+        )
+
+
+def check_prunable(backbone: Backbone) -> VitBackbone:
+    """Give the dense ViT to prune, or refuse what has no blocks to prune between."""
+    if isinstance(backbone, PrunedBackbone):
+        return backbone.dense
+    if not isinstance(backbone, VitBackbone):
+        raise ModelError(
+            f"'{backbone.name}' ({type(backbone.network).__name__}) is a grid-only backbone: it has"
+            " no sequence of tokens to prune. Prune a ViT: timm's VisionTransformer or Eva."
+        )
+    kind = type(backbone)
+    plain = (VitBackbone.forward, VitBackbone.after_block)
+    if (kind.forward, kind.after_block) != plain:
+        raise ModelError(
+            f"'{backbone.name}' is a {kind.__name__}, which changes tokens between or after blocks"
+            " by their position on the full grid. Prune the model it was made of."
+        )
+    return backbone

@@ -1,0 +1,130 @@
+"""Which patches of a sequence are kept, and which kept patch represents each of the others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# How much the similarity of the highest-scored patch's pair is lowered; best of 0.1 to 1 on photos
+SCORE_WEIGHT = 0.4
+# Largest fraction removed in pairs; beyond it half of the patches would have no choice left
+PAIR_LIMIT = 0.42
+
+
+class Choice(NamedTuple):
+    """A shorter sequence of K' patches made of one of K, in the same order."""
+
+    kept: Tensor  # (B, K') which of the K, ascending
+    assignment: Tensor  # (B, K) which of the K' represents each; kept ones represent themselves
+
+
+def select_top(scores: Tensor, count: int) -> Tensor:
+    """Pick the `count` highest of (B, K) and give their indices in ascending order, (B, count)."""
+    return scores.topk(count, dim=1).indices.sort(dim=1).values
+
+
+def assign_most_similar(key: Tensor, kept: Tensor) -> Choice:
+    """Represent each dropped patch by the kept one with the most similar key (cosine).
+
+    Args:
+        key: Keys of the sequence, (B, K, d).
+        kept: Patches that are kept, (B, K'), ascending.
+    """
+    unit = F.normalize(key, dim=-1)
+    nearest = (unit @ gather_rows(unit, kept).transpose(1, 2)).argmax(dim=-1)
+    own = torch.arange(kept.shape[1], device=kept.device).expand_as(kept)
+    return Choice(kept, nearest.scatter(1, kept, own))
+
+
+def assign_preceding(kept: Tensor, count: int) -> Choice:
+    """Represent each dropped one of `count` patches by the kept one before it; needs no keys."""
+    indices = torch.arange(count, device=kept.device)[:, None]
+    return Choice(kept, (kept[:, None] <= indices).sum(dim=2).sub(1).clamp(min=0))
+
+
+def match_pairs(key: Tensor, sizes: Tensor, count: int, scores: Tensor | None = None) -> Choice:
+    """Choose the most similar patches for merging, by bipartite soft matching (Bolya et al., 2023).
+
+    Patches are dealt alternately to two sets. Each of the first set finds its most similar partner
+    in the second (cosine of keys), and the closest pairs become one, at the partner's position. One
+    round removes at most half of the patches; more rounds follow if that is not enough. With
+    scores, a high-scored patch of the first set counts as less similar to its partner.
+
+    Args:
+        key: Keys of the sequence, (B, K, d).
+        sizes: How many patches each of the K holds already, (B, K).
+        count: Patches to be left, K', at least 1.
+        scores: How much each of the K matters, (B, K); only their order counts.
+    """
+    penalty = torch.zeros_like(key[..., 0])
+    if scores is not None:
+        penalty = SCORE_WEIGHT * _rank(scores).to(key.dtype)
+    total = _match_once(key, penalty, max(count, key.shape[1] // 2))
+    while total.kept.shape[1] > count:
+        smaller, _ = merge_tokens(key, sizes, total)
+        left = penalty.gather(1, total.kept)
+        again = _match_once(smaller, left, max(count, smaller.shape[1] // 2))
+        kept = total.kept.gather(1, again.kept)
+        total = Choice(kept, again.assignment.gather(1, total.assignment))
+    return total
+
+
+def match_scored(key: Tensor, sizes: Tensor, count: int, scores: Tensor) -> Choice:
+    """Choose similar patches with low scores for merging; arguments as of `match_pairs`.
+
+    Where few are removed, in pairs. Where many are, the scores decide which are kept, and each of
+    the others is merged into the one it is most similar to.
+    """
+    if removes_pairs(key.shape[1], count):
+        return match_pairs(key, sizes, count, scores)
+    return assign_most_similar(key, select_top(scores, count))
+
+
+def removes_pairs(before: int, after: int) -> bool:
+    """Tell whether `match_scored` merges in pairs when it leaves `after` patches of `before`."""
+    return before - after <= PAIR_LIMIT * before
+
+
+def merge_tokens(x: Tensor, sizes: Tensor, choice: Choice) -> tuple[Tensor, Tensor]:
+    """Average each group of a choice, weighted by size.
+
+    Args:
+        x: One vector per patch, (B, K, C).
+        sizes: How many patches each of the K holds, (B, K).
+        choice: The groups.
+
+    Returns:
+        The averages (B, K', C) and the new sizes (B, K').
+    """
+    zeros = torch.zeros_like(choice.kept, dtype=sizes.dtype)
+    merged_sizes = zeros.scatter_add(1, choice.assignment, sizes)
+    target = choice.assignment[..., None].expand(-1, -1, x.shape[-1])
+    weighted = x * sizes[..., None].to(x.dtype)
+    total = torch.zeros_like(x[:, : merged_sizes.shape[1]]).scatter_add(1, target, weighted)
+    return total / merged_sizes[..., None].to(x.dtype), merged_sizes
+
+
+def gather_rows(x: Tensor, indices: Tensor) -> Tensor:
+    """Take rows (B, R) of each image, (B, T, C) -> (B, R, C)."""
+    return x.gather(1, indices[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def _rank(scores: Tensor) -> Tensor:
+    """Fraction of the others that each one outranks, (B, K) -> (B, K) in [0, 1)."""
+    return (scores[:, None, :] < scores[:, :, None]).float().mean(dim=-1)
+
+
+def _match_once(key: Tensor, penalty: Tensor, count: int) -> Choice:
+    """Do one round of bipartite soft matching."""
+    length = key.shape[1]
+    unit = F.normalize(key, dim=-1)
+    similarity, partner = (unit[:, ::2] @ unit[:, 1::2].transpose(1, 2)).max(dim=-1)
+    removed = (similarity - penalty[:, ::2]).topk(length - count, dim=1).indices
+    stays = torch.ones_like(key[..., 0], dtype=torch.long).scatter(1, 2 * removed, 0)
+    kept = select_top(stays.float(), count)  # exactly `count` are 1
+    index = stays.cumsum(dim=1) - 1
+    target = index.gather(1, 2 * partner.gather(1, removed) + 1)
+    return Choice(kept, index.scatter(1, 2 * removed, target))

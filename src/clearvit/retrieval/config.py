@@ -1,0 +1,134 @@
+"""Options of `cv.Index.build`, `index.search` and their commands, and of matching patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clearvit.options import Options, Size, option, size_option
+
+Method = Literal["transport", "mutual", "chamfer"]
+ResolvedDescriptor = Literal["class", "mean", "joint"]
+Descriptor = Literal["auto"] | ResolvedDescriptor
+ResolvedWeights = Literal["attention", "rollout", "rollout-min", "uniform", "without-artifacts"]
+PatchWeights = Literal["auto"] | ResolvedWeights
+
+
+@dataclass(frozen=True)
+class Matching(Options):
+    """How the patches of two images are compared."""
+
+    method: Method = option(
+        "transport",
+        "Patches are matched by optimal transport, by mutual nearest neighbors, or by the nearest"
+        " neighbor of each (chamfer).",
+        panel="Patch-level re-ranking",
+    )
+    mass: float | Literal["auto"] = option(
+        1.0,
+        "Fraction of the patch weights that transport matches, above 0 to 1; 'auto' estimates it"
+        " for each pair.",
+        panel="Patch-level re-ranking",
+        above=0,
+        maximum=1,
+    )
+    cross: bool = option(
+        False,
+        "Multiply patch weights by the cross-correlation with the other image, as DIML does.",
+        panel="Patch-level re-ranking",
+    )
+    epsilon: float = option(
+        0.05,
+        "Strength of the entropy in transport, in units of the cosine.",
+        panel="Patch-level re-ranking",
+        above=0,
+        hidden=True,
+    )
+
+
+@dataclass(frozen=True)
+class SearchConfig(Matching):
+    """How to search an index."""
+
+    k: int = option(10, "How many hits to return.", panel="Search", minimum=1, short="-k")
+    rerank: int = option(
+        0,
+        "How many of the nearest images to compare patch by patch; 0 ranks by descriptors only.",
+        panel="Patch-level re-ranking",
+        minimum=0,
+    )
+    weight: float | None = option(
+        None,
+        "Weight of the patch similarity in the score: global + weight x patch similarity.",
+        panel="Patch-level re-ranking",
+        minimum=0,
+        shown="chosen by the gate",
+    )
+    where: str | None = option(
+        None,
+        "Filter as SQL over name, path, folder, label, bytes, mtime, width and height, such as"
+        " \"label = 'cats' AND width > 500\".",
+        panel="Search",
+        shown="no filter",
+    )
+    exact: bool = option(
+        False,
+        "Compare with every image even where an approximate nearest-neighbor index exists.",
+        panel="Search",
+    )
+
+    @property
+    def matching(self) -> Matching:
+        """The options of matching alone."""
+        return Matching(self.method, self.mass, self.cross, self.epsilon)
+
+
+@dataclass(frozen=True)
+class IndexConfig(Options):
+    """How to index a folder of images."""
+
+    size: int | Size | None = size_option("Features")
+    grid: int | Size = option(
+        7,
+        "Grid of patch vectors kept per image, 7 or 7x10; at most what the model makes.",
+        panel="Features",
+        minimum=1,
+    )
+    descriptor: Descriptor = option(
+        "auto",
+        "Global descriptor: class token, mean of the patches, or the joint image-text space; 'auto'"
+        " is joint for CLIP-like models, else class, else mean.",
+        panel="Features",
+    )
+    patch_weights: PatchWeights = option(
+        "auto",
+        "How much each patch counts in re-ranking; 'auto' is the attention of the class token where"
+        " there is one, else uniform.",
+        panel="Features",
+    )
+    batch: int = option(16, "Images per forward pass.", panel="Input", minimum=1)
+    strict: bool = option(False, "Stop at the first bad file instead of listing it.", panel="Input")
+    decoders: int | None = option(
+        None,
+        "Threads that read images ahead.",
+        panel="Input",
+        minimum=1,
+        shown="1 beside a CPU network, else 4",
+        hidden=True,
+    )
+    refresh: bool = option(
+        False, "Also remove images from the index whose files are gone.", panel="Output"
+    )
+    overwrite: bool = option(False, "Start again where another index stands.", panel="Output")
+    commit: int = option(
+        64,
+        "Images per write; a killed build loses at most these. Raise it on an object store.",
+        panel="Output",
+        minimum=1,
+    )
+    ann_above: int = option(
+        100_000,
+        "Number of images above which an approximate nearest-neighbor index (HNSW) is built.",
+        panel="Output",
+        minimum=0,
+    )

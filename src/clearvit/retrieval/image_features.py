@@ -1,0 +1,218 @@
+"""What an index keeps of an image: one descriptor, a small grid of patches and their weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clearvit.artifacts.outliers import outlier_mask
+from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.tokens import Tokens
+from clearvit.errors import ImageError, ModelError, StoreError
+from clearvit.retrieval.config import (
+    IndexConfig,
+    PatchWeights,
+    ResolvedDescriptor,
+    ResolvedWeights,
+)
+from clearvit.retrieval.matching.patch_matching import LocalFeatures
+from clearvit.retrieval.matching.pooling import Grid, pool_patches, pool_weights
+from clearvit.retrieval.patch_weights import (
+    class_attention,
+    official_rollout,
+    remove_artifacts,
+    rollout,
+    uniform_weights,
+)
+
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """Everything that decides the features of an index; JSON can hold it."""
+
+    model: str
+    fingerprint: str  # of the model at this size
+    size: tuple[int, int]  # (height, width) in pixels
+    patches: Grid  # that the model makes
+    grid: Grid  # that is kept
+    descriptor: ResolvedDescriptor
+    patch_weights: ResolvedWeights
+    channels: int  # of a descriptor
+    width: int  # channels of a patch
+    format: int = FORMAT
+
+    @property
+    def cells(self) -> int:
+        """How many patches are kept."""
+        return self.grid[0] * self.grid[1]
+
+    def to_json(self) -> str:
+        """Write the spec as one line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> FeatureSpec:
+        """Read what `to_json` wrote."""
+        try:
+            content: dict[str, Any] = json.loads(text)
+            written = content.get("format")
+            if written == FORMAT:
+                pairs = {key: tuple(content[key]) for key in ("size", "patches", "grid")}
+                return FeatureSpec(**{**content, **pairs})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreError(f"the index does not say how it was made ({error}).") from error
+        raise StoreError(
+            f"the index has format {written} and this clearvit reads format {FORMAT}; build it"
+            " again, or use the version of clearvit that made it."
+        )
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """Features of B images as an index keeps them."""
+
+    descriptors: Tensor  # (B, D), unit norm, float32
+    patches: Tensor  # (B, R, C), unit norm, float32
+    weights: Tensor  # (B, R), sum 1, float32
+
+    def local_features(self, spec: FeatureSpec) -> LocalFeatures:
+        """Give the patches as re-ranking takes them."""
+        same_space = spec.descriptor != "joint"
+        return LocalFeatures(self.patches, self.weights, self.descriptors if same_space else None)
+
+
+def make_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
+    """Resolve what "auto" means for a backbone, by one pass over a blank image."""
+    pixels = backbone.fitting_size(config.size)
+    patch_weights = resolve_weights(backbone, config.patch_weights)
+    blank = torch.zeros(1, 3, *pixels, device=backbone.device, dtype=backbone.dtype)
+    tokens = backbone.tokens(blank)
+    descriptor = config.descriptor
+    if descriptor == "auto":
+        plain: ResolvedDescriptor = "mean" if tokens.cls is None else "class"
+        descriptor = plain if backbone.text is None else "joint"
+    rows, columns = (config.grid,) * 2 if isinstance(config.grid, int) else config.grid
+    return FeatureSpec(
+        model=backbone.name,
+        fingerprint=fingerprint_at(backbone, pixels),
+        size=pixels,
+        patches=tokens.grid,
+        grid=(min(rows, tokens.grid[0]), min(columns, tokens.grid[1])),
+        descriptor=descriptor,
+        patch_weights=patch_weights,
+        channels=_descriptors(backbone, blank, tokens, descriptor).shape[1],
+        width=backbone.width,
+    )
+
+
+def resolve_weights(backbone: Backbone, patch_weights: PatchWeights) -> ResolvedWeights:
+    """Resolve what "auto" means for a backbone, and refuse weights that it cannot give."""
+    if patch_weights == "auto":
+        return "attention" if _attends(backbone) else "uniform"
+    if patch_weights == "without-artifacts" and not backbone.depth:
+        raise ModelError(
+            f"'{backbone.name}' has no tokens before a final norm, where artifacts show; use"
+            " uniform weights."
+        )
+    if patch_weights in ("attention", "rollout", "rollout-min") and not _attends(backbone):
+        raise ModelError(f"'{backbone.name}' has no class token that attends; use uniform weights.")
+    return patch_weights
+
+
+def _attends(backbone: Backbone) -> bool:
+    return backbone.depth > 0 and "class" in backbone.prefix_names
+
+
+def fingerprint_at(backbone: Backbone, size: tuple[int, int]) -> str:
+    """Hash a model whatever its default size is, which an index does not use."""
+    return backbone.resized(size).fingerprint()
+
+
+def extract_features(backbone: Backbone, pixels: Tensor, spec: FeatureSpec) -> ImageFeatures:
+    """Extract features of normalized pixels (B, 3, height, width), without gradients."""
+    return extract_each(backbone, pixels, spec, [spec.patch_weights])[0]
+
+
+@torch.no_grad()
+def extract_each(
+    backbone: Backbone, pixels: Tensor, spec: FeatureSpec, patch_weights: Sequence[ResolvedWeights]
+) -> list[ImageFeatures]:
+    """Extract features of the same pixels under several patch weights, in one forward pass."""
+    tokens, flags = _tokens(backbone, pixels, patch_weights)
+    descriptors = _descriptors(backbone, pixels, tokens, spec.descriptor).cpu()
+    found = []
+    for kind in patch_weights:
+        weights = _weights(backbone, tokens, kind)
+        keep = None
+        if kind == "without-artifacts" and flags is not None:
+            weights, keep = remove_artifacts(weights, flags), ~flags
+        patches = pool_patches(tokens.patches.float(), tokens.grid, spec.grid, keep=keep)
+        found.append(
+            ImageFeatures(
+                descriptors=descriptors,
+                patches=F.normalize(patches, dim=-1).cpu(),
+                weights=pool_weights(weights, tokens.grid, spec.grid).cpu(),
+            )
+        )
+    return found
+
+
+def check_finite(features: ImageFeatures, names: Sequence[str]) -> None:
+    """Refuse NaN, which would rank anywhere."""
+    for tensor in (features.descriptors, features.patches, features.weights):
+        good = tensor.flatten(1).isfinite().all(1)
+        if not bool(good.all()):
+            bad = names[int(good.int().argmin())]
+            raise ImageError(f"'{bad}' gives tokens that are not finite; the weights are damaged.")
+
+
+def _tokens(
+    backbone: Backbone, pixels: Tensor, patch_weights: Sequence[ResolvedWeights]
+) -> tuple[Tokens, Tensor | None]:
+    """Final tokens with the attention that the weights need, and flags of artifacts (B, N)."""
+    capture: dict[str, Any] = {}
+    if "rollout" in patch_weights or "rollout-min" in patch_weights:
+        capture = {"layers": range(backbone.depth), "capture": ("attention", "prefix_attention")}
+    elif "attention" in patch_weights or (
+        "without-artifacts" in patch_weights and _attends(backbone)
+    ):
+        capture = {"capture": "prefix_attention"}
+    if "without-artifacts" not in patch_weights:
+        return backbone.forward(pixels, **capture), None
+    raw = backbone.forward(pixels, norm=False, **capture)  # norms show before the final norm only
+    network: Any = backbone.network
+    normed = network.norm(torch.cat([raw.prefix, raw.patches], 1))
+    prefix = raw.prefix.shape[1]
+    parts = {"prefix": normed[:, :prefix], "patches": normed[:, prefix:], "normed": True}
+    return dataclasses.replace(raw, **parts), outlier_mask(raw.norms)
+
+
+def _weights(backbone: Backbone, tokens: Tokens, kind: ResolvedWeights) -> Tensor:
+    """Weights of all patches, (B, N)."""
+    prefix = tokens.prefix.shape[1]
+    if kind == "attention" or (kind == "without-artifacts" and _attends(backbone)):
+        return class_attention(tokens.prefix_attention[-1], prefix).float()
+    if kind in ("rollout", "rollout-min"):
+        blocks = torch.stack([tokens.attention[block] for block in tokens.attention], dim=1)
+        if kind == "rollout":
+            return rollout(blocks, prefix=prefix).float()
+        return official_rollout(blocks, prefix=prefix).float()
+    return uniform_weights(tokens.patches).float()
+
+
+def _descriptors(backbone: Backbone, pixels: Tensor, tokens: Tokens, kind: str) -> Tensor:
+    if kind == "joint":
+        return backbone.embed(pixels).float()
+    one = tokens.cls if kind == "class" else tokens.patches.float().mean(1)
+    if one is None:
+        raise ModelError(f"'{backbone.name}' has no class token; use descriptor='mean'.")
+    return F.normalize(one.float(), dim=-1)

@@ -1,0 +1,370 @@
+"""A collection of images that can be searched by image, by text and by file attributes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from PIL import Image
+
+from clearvit.backbones.backbone import Backbone
+from clearvit.errors import ImageError, ModelError, StoreError, closest
+from clearvit.images import ImageSource, find_images, read_image
+from clearvit.options import with_options
+from clearvit.progress import Progress
+from clearvit.retrieval.config import IndexConfig, Matching, SearchConfig
+from clearvit.retrieval.image_features import (
+    FeatureSpec,
+    extract_features,
+    fingerprint_at,
+    make_spec,
+)
+from clearvit.retrieval.index.hits import Hit, Hits, Query
+from clearvit.retrieval.index.index_search import search_store
+from clearvit.retrieval.index.store import Store
+from clearvit.retrieval.index.update import (
+    Changes,
+    add_prefix,
+    check_collisions,
+    compare_images,
+    write_images,
+)
+
+OneImage = str | Path | Image.Image | ImageSource
+Images = str | Path | Iterable[object]
+
+
+class Index:
+    """Descriptors and patches of images, on disk or on an object store.
+
+    Attributes:
+        store: The table.
+        spec: How its features were made.
+        changes: What the last `build`, `add`, `refresh` or `remove` did.
+        note: What to know about the model of the queries, else empty.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        backbone: Backbone | None,
+        config: IndexConfig | None = None,
+        *,
+        note: str = "",
+        device: str | torch.device | None = None,
+    ) -> None:
+        """Wrap an open table; use `Index.build` or `Index.open`."""
+        self.store = store
+        self.spec: FeatureSpec = store.spec
+        self.config = config or IndexConfig()
+        self.changes = Changes()
+        self.note = note
+        self._backbone = backbone
+        self._device = device
+
+    @staticmethod
+    @with_options(IndexConfig)
+    def build(
+        backbone: Backbone,
+        images: Images,
+        *,
+        out: str | Path,
+        config: IndexConfig,
+        storage: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> Index:
+        """Index images, or finish what an earlier run began; finished files are not read again.
+
+        Args:
+            backbone: Makes the tokens.
+            images: A folder (with all its subfolders), a file, a glob pattern, or a list of these.
+            out: A directory, or the URL of an object store such as "s3://bucket/photos".
+            config: All options at once, instead of keywords.
+            storage: Options of the object store, passed on to LanceDB.
+            progress: Called with the stage, the images done and all images; a bar by default.
+
+        Returns:
+            The index; `.changes` says what was done and which files were skipped.
+        """
+        sources = find_images(images)
+        spec = make_spec(backbone, config)
+        if config.overwrite:
+            Store.drop(out, storage)
+        store = Store.create(out, spec, storage)
+        store.check_spec(spec)
+        index = Index(store, backbone, config)
+        index._write(sources, progress, continuing=True)
+        if config.refresh:
+            index._remove_gone(sources)
+        store.compact(keep=timedelta(0), always=True)
+        index._update_ann_index()
+        return index
+
+    @staticmethod
+    def open(
+        path: str | Path,
+        backbone: Backbone | None = None,
+        *,
+        other_model: bool = False,
+        device: str | torch.device | None = None,
+        storage: Mapping[str, str] | None = None,
+    ) -> Index:
+        """Open an index.
+
+        Args:
+            path: Where `build` wrote it.
+            backbone: The model that made it, or a pruned copy of it. None loads the model by the
+                name it had, when the first query comes.
+            other_model: Accept a backbone with other weights, such as a cured copy. Its
+                descriptors must live in the same space as those of the index; this is not checked.
+            device: Device of a model that is loaded by name.
+            storage: Options of the object store.
+        """
+        store = Store.open(path, storage)
+        note = "" if backbone is None else check_query_model(backbone, store, other_model)
+        return Index(store, backbone, note=note, device=device)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __repr__(self) -> str:
+        height, width = self.spec.grid
+        return (
+            f"Index('{self.store.location}', {len(self)} images, {self.spec.model},"
+            f" {height} x {width} patches each)"
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all images, sorted."""
+        return sorted(self.store.entries())
+
+    @property
+    def backbone(self) -> Backbone:
+        """The model of the queries, loaded when it is first needed."""
+        if self._backbone is None:
+            from clearvit.backbones.load import load
+
+            try:
+                loaded = load(self.spec.model, device=self._device)
+            except ModelError as error:
+                raise ModelError(
+                    f"the index was made by '{self.spec.model}', which cannot be loaded by that"
+                    f" name ({error}) Pass the model: Index.open(path, backbone=...)."
+                ) from error
+            self.note = check_query_model(loaded, self.store, other_model=False)
+            self._backbone = loaded
+        return self._backbone
+
+    def add(self, images: Images, *, prefix: str = "", progress: Progress | None = None) -> Changes:
+        """Add images; files that are there are skipped, and read again only if they changed.
+
+        Args:
+            images: As in `build`.
+            prefix: Put before the names, such as "summer/", to tell folders apart.
+            progress: Called with the stage, the images done and all images.
+        """
+        self._write(add_prefix(find_images(images), prefix), progress, continuing=False)
+        self._maintain()
+        return self.changes
+
+    def refresh(self, images: Images, *, progress: Progress | None = None) -> Changes:
+        """Make the index hold exactly these images, reading only new and changed files.
+
+        A file counts as changed if its size or its modification time differs.
+        """
+        sources = find_images(images)
+        found = compare_images(self.store.entries(), sources)
+        self._check_writable()
+        self.changes = write_images(self.store, self.backbone, found, self.config, progress)
+        self._remove_gone(sources)
+        self._maintain()
+        return self.changes
+
+    def remove(self, names: str | Sequence[str]) -> Changes:
+        """Remove images by name; the files stay where they are."""
+        wanted = [names] if isinstance(names, str) else list(names)
+        known = self.store.entries()
+        for name in wanted:
+            if name not in known:
+                raise StoreError(
+                    f"'{name}' is not in the index; nothing was removed.{closest(name, known)}"
+                )
+        self.store.delete(wanted)
+        self.changes = Changes(removed=tuple(wanted), unchanged=len(known) - len(set(wanted)))
+        return self.changes
+
+    @overload
+    def search(
+        self, query: OneImage, *, backbone: Backbone | None = None, **options: Any
+    ) -> Hits: ...
+    @overload
+    def search(
+        self, query: Sequence[OneImage], *, backbone: Backbone | None = None, **options: Any
+    ) -> list[Hits]: ...
+    @with_options(SearchConfig)
+    def search(
+        self,
+        query: OneImage | Sequence[OneImage],
+        *,
+        config: SearchConfig,
+        backbone: Backbone | None = None,
+    ) -> Hits | list[Hits]:
+        """Find the images most similar to a query, or to each of several.
+
+        Args:
+            query: A path or a PIL image, or a list of these.
+            config: All options at once, instead of keywords.
+            backbone: A pruned copy of the model of the index, to encode the queries faster.
+
+        Returns:
+            The hits of one query, or a list of these for a list of queries. Without a `weight` the
+            gate decides once per collection whether re-ranking is used; `hits.note` says so.
+        """
+        if isinstance(query, (str, Path, Image.Image, ImageSource)):
+            return search_store(self.store, self._encode(query, backbone=backbone), config)
+        if not query:
+            raise ImageError("the list of queries is empty; give at least one image.")
+        queries = [self._encode(one, i, backbone=backbone) for i, one in enumerate(query)]
+        return [search_store(self.store, one, config) for one in queries]
+
+    @with_options(SearchConfig)
+    def search_text(self, text: str, *, config: SearchConfig) -> Hits:
+        """Find the images that fit a text; for indexes of CLIP-like models.
+
+        Args:
+            text: A caption, such as "a photo of a red car".
+            config: All options at once, instead of keywords; a text has no patches to re-rank by.
+        """
+        if self.spec.descriptor != "joint":
+            raise ModelError(
+                f"the index of '{self.spec.model}' holds no descriptors in a space shared with"
+                " texts. Build one with a CLIP-like model, such as 'openclip:ViT-B-16/openai'."
+            )
+        if config.rerank:
+            raise ModelError("a text has no patches; re-ranking needs an image as query.")
+        tower = self.backbone.text
+        if tower is None:
+            raise ModelError(f"'{self.backbone.name}' has no text tower.")
+        with torch.no_grad():
+            vector = tower.encode([text])[0].float().cpu()
+        rows = self.store.nearest(
+            vector, config.k, where=config.where, with_features=False, exact=config.exact
+        )
+        query, matching = Query(text), config.matching
+        hits = [
+            Hit(rank, float(value), float(value), None, 0.0, entry, query, matching, self.store)
+            for rank, (value, entry) in enumerate(
+                zip(rows.similarity, rows.entries, strict=True), 1
+            )
+        ]
+        return Hits(hits, query=query, note="Ranked by the similarity of text and image.")
+
+    @with_options(Matching)
+    def explain(
+        self, query: OneImage, name: str, *, config: Matching, backbone: Backbone | None = None
+    ) -> Hit:
+        """Compare a query with one image of the index, found or not; `.explain(path)` draws it.
+
+        Args:
+            query: A path or a PIL image.
+            name: Name in the index.
+            config: All options at once, instead of keywords.
+            backbone: As in `search`.
+        """
+        rows = self.store.fetch([name])
+        if not rows.entries or rows.features is None:
+            raise StoreError(f"'{name}' is not in the index.{closest(name, self.store.entries())}")
+        asked = self._encode(query, backbone=backbone)
+        assert asked.features is not None
+        value = float(rows.features.descriptors[0] @ asked.features.descriptors[0])
+        # Compared, but not ranked by it: a weight of 0 with a patch similarity.
+        hit = Hit(1, value, value, torch.nan, 0.0, rows.entries[0], asked, config, self.store)
+        return replace(hit, patch_similarity=hit.explanation().patch_similarity)
+
+    def _encode(self, query: OneImage, number: int = 0, *, backbone: Backbone | None) -> Query:
+        """Read one image and extract its features."""
+        source = query.source if isinstance(query, ImageSource) else query
+        is_path = isinstance(source, (str, Path))
+        name = os.fspath(source) if is_path else f"query {number + 1}"  # type: ignore[arg-type]
+        if isinstance(query, ImageSource):
+            name = query.name
+        if is_path and os.path.isdir(name):
+            raise ImageError(f"'{name}' is a folder; give one image, or a list of images.")
+        try:
+            image = read_image(source)
+        except ImageError as error:
+            raise ImageError(f"the query '{name}' cannot be used: {error}") from error
+        asking = self.backbone if backbone is None else backbone
+        note = self.note if backbone is None else check_query_model(backbone, self.store, False)
+        pixels = asking.preprocessing(image, self.spec.size)[None]
+        features = extract_features(asking, pixels.to(asking.device, asking.dtype), self.spec)
+        height, width = self.spec.size
+        aspect = height / width if asking.preprocessing.fit == "crop" else None
+        return Query(name, features, source, aspect, note)
+
+    def _write(
+        self, sources: Sequence[ImageSource], progress: Progress | None, *, continuing: bool
+    ) -> None:
+        known = self.store.entries()
+        found = compare_images(known, sources)
+        check_collisions(known, found, continuing=continuing)
+        self._check_writable()
+        self.changes = write_images(self.store, self.backbone, found, self.config, progress)
+
+    def _remove_gone(self, sources: Sequence[ImageSource]) -> None:
+        """Remove images that are not listed, and those whose file has become bad."""
+        kept = {source.name for source in sources} - {bad.name for bad in self.changes.skipped}
+        gone = [name for name in self.store.entries() if name not in kept]
+        self.store.delete(gone)
+        self.changes = replace(self.changes, removed=tuple(gone))
+
+    def _check_writable(self) -> None:
+        backbone = self.backbone
+        if fingerprint_at(backbone, self.spec.size) != self.spec.fingerprint:
+            raise StoreError(
+                f"'{backbone.name}' may search this index but not write to it: it was made by"
+                f" '{self.spec.model}', and descriptors of two models must not mix."
+            )
+
+    def _maintain(self) -> None:
+        self.store.compact(keep=timedelta(hours=1))
+        self._update_ann_index()
+
+    def _update_ann_index(self) -> None:
+        if self.store.has_ann_index or len(self) > self.config.ann_above:
+            self.store.build_ann_index()
+
+
+def check_query_model(backbone: Backbone, store: Store, other_model: bool) -> str:
+    """Check that a model may encode queries for an index; say what differs, else nothing."""
+    spec = store.spec
+    if fingerprint_at(backbone, spec.size) == spec.fingerprint:
+        return ""
+    fits = backbone.width == spec.width
+    dense = getattr(backbone, "dense", None)  # a pruned backbone knows what it was made of
+    pruned = isinstance(dense, Backbone) and fingerprint_at(dense, spec.size) == spec.fingerprint
+    if not fits or not (pruned or other_model):
+        remedy = (
+            " If its tokens live in the same space (a cured copy), open the index with it:"
+            " Index.open(path, backbone, other_model=True)."
+            if fits
+            else f" Its tokens have {backbone.width} channels, those of the index {spec.width}."
+        )
+        raise StoreError(
+            f"the index '{store.location}' was made by '{spec.model}' and not by"
+            f" '{backbone.name}', or by other weights.{remedy}"
+        )
+    note = (
+        f"Queries are encoded by '{backbone.name}', the index by '{spec.model}': similarities"
+        " are lower than between images of one model."
+    )
+    if not pruned:
+        warnings.warn(note, stacklevel=3)
+    return note

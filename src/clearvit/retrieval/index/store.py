@@ -1,0 +1,344 @@
+"""The table of an index: LanceDB in a directory or on an object store, and nothing about images.
+
+Every write is one commit, so a process that is killed leaves the table as it was before or after.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clearvit.errors import StoreError, missing_extra
+from clearvit.files import why_not_written
+from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
+
+TABLE, DECISIONS = "images", "decisions"
+KEY = b"clearvit"
+FILTERS = ("name", "path", "folder", "label", "bytes", "mtime", "width", "height")
+FEATURES = ("patches", "weights")
+FRAGMENTS = 64  # of a table that may add up before they are merged
+REFINED = 4  # candidates of an approximate search that are compared exactly, per hit
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an index knows of a file."""
+
+    name: str  # unique in the index: the path relative to the folder, with "/"
+    path: str  # absolute; empty for an image that was never a file
+    folder: str  # of the name, with "/"; empty at the top
+    label: str  # last part of the folder
+    bytes: int
+    mtime: int  # nanoseconds
+    width: int  # pixels of the original
+    height: int
+
+    def same_file(self, other: Entry) -> bool:
+        """Tell whether size and time of the file are those of another."""
+        return (self.bytes, self.mtime) == (other.bytes, other.mtime)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some images of an index, with their features if these were asked for."""
+
+    entries: list[Entry]
+    similarity: Tensor  # (K,): cosine with the query; empty without a query
+    features: ImageFeatures | None = None
+
+
+class Store:
+    """One table of images; `Store.create` and `Store.open` make it."""
+
+    def __init__(self, database: Any, table: Any, spec: FeatureSpec, location: str) -> None:
+        self._database = database
+        self._table = table
+        self.spec = spec
+        self.location = location
+
+    @staticmethod
+    def create(location: str | Path, spec: FeatureSpec, storage: Mapping[str, str] | None) -> Store:
+        """Begin an index, or open the one that is there."""
+        where = os.fspath(location)
+        database = _connect(where, storage)
+        if _open_table(database, TABLE, where) is None:
+            _check_empty(where)
+            with _writing(f"cannot write the index '{where}'"):
+                database.create_table(TABLE, schema=_schema(spec))
+        return Store.open(location, storage)
+
+    @staticmethod
+    def open(location: str | Path, storage: Mapping[str, str] | None) -> Store:
+        """Open an index."""
+        where = os.fspath(location)
+        missing = "://" not in where and not os.path.isdir(where)  # connecting would make it
+        database = None if missing else _connect(where, storage)
+        table = None if missing else _open_table(database, TABLE, where)
+        if table is None:
+            raise StoreError(
+                f"there is no index in '{where}'. Build one: clearvit index MODEL FOLDER --out"
+                f" {where}"
+            )
+        text = (table.schema.metadata or {}).get(KEY)
+        if text is None:
+            raise StoreError(f"the table in '{where}' was not made by clearvit.")
+        return Store(database, table, FeatureSpec.from_json(text.decode()), where)
+
+    @staticmethod
+    def drop(location: str | Path, storage: Mapping[str, str] | None) -> None:
+        """Delete an index, and nothing else that may be in the directory."""
+        database = _connect(os.fspath(location), storage)
+        with _writing(f"cannot remove the index '{location}'"):
+            for name in (TABLE, DECISIONS):
+                if _open_table(database, name, os.fspath(location)) is not None:
+                    database.drop_table(name)
+
+    def check_spec(self, ours: FeatureSpec) -> None:
+        """Refuse to mix models or options in one index."""
+        theirs = self.spec
+        if theirs == replace(ours, model=theirs.model):
+            return
+        if theirs.fingerprint != ours.fingerprint and theirs.size == ours.size:
+            same = theirs.model == ours.model
+            what = f"other weights of '{ours.model}'" if same else f"'{theirs.model}'"
+            reason = f"it was made by {what}" + ("" if same else f", not by '{ours.model}'")
+        else:
+            names = ("size", "grid", "descriptor", "patch_weights")
+            pairs = [(name, getattr(theirs, name), getattr(ours, name)) for name in names]
+            reason = ", ".join(f"{name} was {a}, now {b}" for name, a, b in pairs if a != b)
+        raise StoreError(
+            f"the index '{self.location}' cannot be continued: {reason}. Choose another directory,"
+            " or overwrite to start again."
+        )
+
+    def __len__(self) -> int:
+        with self._reading():
+            return int(self._table.count_rows())
+
+    def entries(self) -> dict[str, Entry]:
+        """List all files by name."""
+        with self._reading():
+            rows = self._table.search().select(list(FILTERS)).to_arrow().to_pylist()
+        return {row["name"]: Entry(**row) for row in rows}
+
+    def put(self, entries: Sequence[Entry], features: ImageFeatures) -> None:
+        """Write images in one commit; those of the same name are replaced."""
+        if not entries:
+            return
+        data = _as_arrow(entries, features, self.spec)
+        with _writing(f"cannot write the index '{self.location}'"):
+            merge = self._table.merge_insert("name").when_matched_update_all()
+            merge.when_not_matched_insert_all().execute(data)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Remove images in one commit."""
+        if names:
+            with _writing(f"cannot write the index '{self.location}'"):
+                self._table.delete(f"name IN ({_quoted(names)})")
+
+    def nearest(
+        self, query: Tensor, count: int, *, where: str | None, with_features: bool, exact: bool
+    ) -> Rows:
+        """Find the images whose descriptors are nearest to a unit vector (D,), best first."""
+        columns = [*FILTERS, "_distance", *(("vector", *FEATURES) if with_features else ())]
+        search = self._table.search(query.numpy(), vector_column_name="vector")
+        search = search.distance_type("cosine").select(columns).limit(count)
+        search = search.bypass_vector_index() if exact else search.refine_factor(REFINED)
+        with self._reading(where):
+            if where:
+                search = search.where(_whole_filter(where), prefilter=True)
+            found = search.to_arrow()
+        return self._rows(found, with_features)
+
+    def fetch(self, names: Sequence[str]) -> Rows:
+        """Read images with their features, sorted by name."""
+        columns = [*FILTERS, "vector", *FEATURES]
+        with self._reading():
+            query = self._table.search().where(f"name IN ({_quoted(names)})").select(columns)
+            found = query.to_arrow().sort_by("name")
+        return self._rows(found, with_features=True)
+
+    @property
+    def has_ann_index(self) -> bool:
+        """Whether an approximate nearest-neighbor index exists."""
+        with self._reading():
+            return bool(list(self._table.list_indices()))
+
+    def build_ann_index(self) -> None:
+        """Build the approximate nearest-neighbor index (HNSW), or take new images into it."""
+        from lancedb.index import HnswSq
+
+        with _writing(f"cannot write the index '{self.location}'"):
+            if self.has_ann_index:
+                self._table.optimize()
+            else:
+                self._table.create_index("vector", config=HnswSq(distance_type="cosine"))
+
+    def compact(self, *, keep: timedelta, always: bool = False) -> None:
+        """Merge the fragments that many small writes leave, and drop versions older than `keep`."""
+        fragments = self._table.stats()["fragment_stats"]["num_fragments"]
+        if fragments < 2 or (fragments < FRAGMENTS and not always):
+            return
+        with _writing(f"cannot write the index '{self.location}'"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # readers look for the newest version
+            self._table.optimize(cleanup_older_than=keep)
+
+    def load_decision(self, key: str) -> str | None:
+        """Read what `save_decision` wrote under a key; None if nothing."""
+        table = _open_table(self._database, DECISIONS, self.location)
+        if table is None:
+            return None
+        with self._reading():
+            found = table.search().where(f"key = {_quoted([key])}").to_arrow().to_pylist()
+        return found[0]["value"] if found else None
+
+    def save_decision(self, key: str, value: str) -> None:
+        """Keep a short text under a key, beside the images."""
+        with _writing(f"cannot write the index '{self.location}'"):
+            table = _open_table(self._database, DECISIONS, self.location)
+            if table is None:
+                self._database.create_table(DECISIONS, [{"key": key, "value": value}])
+            else:
+                merge = table.merge_insert("key").when_matched_update_all()
+                merge.when_not_matched_insert_all().execute([{"key": key, "value": value}])
+
+    def _rows(self, found: Any, with_features: bool) -> Rows:
+        light = found.select(list(FILTERS)).to_pylist()
+        distance = found["_distance"].to_numpy() if "_distance" in found.column_names else ()
+        similarity = 1 - torch.tensor(np.asarray(distance, dtype=np.float32))
+        features = None
+        if with_features:
+            cells, width = self.spec.cells, self.spec.width
+            features = ImageFeatures(
+                descriptors=_matrix(found["vector"], self.spec.channels),
+                patches=_matrix(found["patches"], cells * width).unflatten(1, (cells, width)),
+                weights=_matrix(found["weights"], cells),
+            )
+        return Rows([Entry(**row) for row in light], similarity, features)
+
+    @contextmanager
+    def _reading(self, where: str | None = None) -> Iterator[None]:
+        """Turn what the database says into one sentence."""
+        try:
+            yield
+        except ValueError as error:
+            if where is None:
+                raise StoreError(f"cannot read the index '{self.location}': {error}") from error
+            reason = str(error).removeprefix("Invalid input, ").split(". Valid fields")[0]
+            raise StoreError(
+                f'the filter "{where}" cannot be used: {reason.split(", /")[0]}. Write SQL over'
+                f" {', '.join(FILTERS)}, such as \"label = 'cats' AND bytes > 1000\"."
+            ) from error
+        except (RuntimeError, OSError) as error:
+            raise StoreError(
+                f"cannot read the index '{self.location}': {error}. If files of it are missing,"
+                " build it again with --overwrite."
+            ) from error
+
+
+def _whole_filter(where: str) -> str:
+    """Put a filter in parentheses: the database ignores text after a complete expression."""
+    depth = 0
+    for mark in re.sub(r"'[^']*'|\"[^\"]*\"", "", where):
+        depth += {"(": 1, ")": -1}.get(mark, 0)
+        if depth < 0:
+            raise ValueError("it closes a parenthesis that it never opened")
+    return f"({where}\n)"
+
+
+def _connect(location: str, storage: Mapping[str, str] | None) -> Any:
+    try:
+        import lancedb
+    except ImportError as error:
+        raise missing_extra("lancedb", "search", "an index of images") from error
+    try:
+        # Zero: a long-lived reader sees what another process has added.
+        options = None if storage is None else dict(storage)
+        return lancedb.connect(
+            location, storage_options=options, read_consistency_interval=timedelta(0)
+        )
+    except (ValueError, RuntimeError, OSError) as error:
+        raise StoreError(f"cannot open '{location}': {error}") from error
+
+
+def _open_table(database: Any, name: str, location: str) -> Any:
+    """Open a table; None if there is none, or if its very first write was cut off."""
+    try:
+        return database.open_table(name)
+    except (ValueError, FileNotFoundError) as error:
+        if "not found" in str(error):
+            return None
+        raise StoreError(f"cannot read the index '{location}': {error}") from error
+    except (RuntimeError, OSError) as error:
+        raise StoreError(f"cannot read the index '{location}': {error}") from error
+
+
+def _check_empty(location: str) -> None:
+    if "://" in location or not os.path.isdir(location):
+        return
+    others = [name for name in os.listdir(location) if not name.endswith(".lance")]
+    if others:
+        raise StoreError(
+            f"'{location}' is not empty and holds no index of clearvit. Choose another directory."
+        )
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError) as error:
+        raise StoreError(
+            f"{what}: {why_not_written(error)}. What was written before is kept; run the same"
+            " command again."
+        ) from error
+
+
+def _schema(spec: FeatureSpec) -> Any:
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    kinds = {"name": text, "path": text, "folder": text, "label": text}
+    fields = [pa.field(name, kinds.get(name, number)) for name in FILTERS]
+    fields += [
+        pa.field("vector", pa.list_(pa.float32(), spec.channels)),
+        pa.field("patches", pa.list_(pa.float16(), spec.cells * spec.width)),
+        pa.field("weights", pa.list_(pa.float32(), spec.cells)),
+    ]
+    return pa.schema(fields, metadata={KEY: spec.to_json().encode()})
+
+
+def _as_arrow(entries: Sequence[Entry], features: ImageFeatures, spec: FeatureSpec) -> Any:
+    import pyarrow as pa
+
+    def lists(tensor: Tensor, kind: type[np.floating[Any]]) -> Any:
+        values: NDArray[Any] = tensor.flatten(1).numpy().astype(kind)
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+    columns: dict[str, Any] = {f: [getattr(entry, f) for entry in entries] for f in FILTERS}
+    columns["vector"] = lists(features.descriptors, np.float32)
+    columns["patches"] = lists(features.patches, np.float16)
+    columns["weights"] = lists(features.weights, np.float32)
+    return pa.table(columns, schema=_schema(spec))
+
+
+def _matrix(column: Any, width: int) -> Tensor:
+    values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    # A copy, since arrow's memory is read-only; torch widens halves far faster than numpy.
+    return torch.from_numpy(np.array(values)).float().reshape(-1, width)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join("'" + name.replace("'", "''") + "'" for name in names)

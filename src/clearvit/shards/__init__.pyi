@@ -1,0 +1,3 @@
+from .read import TokenStore
+
+__all__ = ["TokenStore"]

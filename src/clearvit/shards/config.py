@@ -1,0 +1,43 @@
+"""Options of `cv.save_tokens` and `clearvit tokens`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clearvit.options import Options, Size, option, size_option
+
+
+@dataclass(frozen=True)
+class TokenConfig(Options):
+    """How to write the tokens of a folder."""
+
+    size: int | Size | None = size_option()
+    layers: tuple[int, ...] = option(
+        (), "Blocks to keep beside the final tokens, counted from 0; -1 is the last."
+    )
+    norm: bool = option(True, "Apply the final norm, to the kept blocks too.")
+    views: int = option(
+        1, "Shifted and mirrored views to average; each costs a forward pass.", minimum=1
+    )
+    scale: int = option(
+        1,
+        "How many times finer than the model's own grid the tokens are; needs scale x scale views.",
+        minimum=1,
+        maximum=16,
+    )
+    dtype: Literal["float16", "float32"] = option("float16", "Number format on disk.")
+    batch: int = option(16, "Images per forward pass.", minimum=1)
+    shard: int = option(64, "Images per file, rounded up to whole batches.", minimum=1)
+    decoders: int | None = option(
+        None,
+        "Threads that read images ahead.",
+        minimum=1,
+        shown="1 beside a CPU network, else 4",
+        hidden=True,
+    )
+    strict: bool = option(False, "Stop at the first bad file instead of listing it.")
+    overwrite: bool = option(False, "Start again where another run of this kind stands.")
+    engine: Literal["local", "ray"] = option(
+        "local", "Where the work runs; 'ray' spreads it over a Ray cluster."
+    )

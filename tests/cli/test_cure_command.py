@@ -1,0 +1,73 @@
+import json
+
+import pytest
+import torch
+
+import clearvit as cv
+from clearvit.backbones.load import load
+from clearvit.backbones.saved import save
+from tests.cli.test_cli import clearvit, invoke
+from tests.conftest import tiny_network
+from tests.helpers.photos import soft_photos
+
+QUICK = ("--epochs", 1, "--batch", 4, "--views", 4, "--lr", 1e-3, "--unfreeze", "registers,last")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return f"dir:{save(load(tiny_network()), tmp_path_factory.mktemp('model'))}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return soft_photos(tmp_path_factory.mktemp("photos"), 10)
+
+
+def test_the_real_command_end_to_end(model, folder, tmp_path):
+    out = tmp_path / "cured"
+    done = clearvit("cure", model, folder, "--out", out, "--registers", 2, *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "targets: 10 images x 4 views" in done.stderr  # the size is said first
+    assert "held-out distance to clean tokens" in done.stdout
+    assert f"timm.create_model('local-dir:{out}'" in done.stdout
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == f"next: clearvit compare {model} dir:{out} {folder}"
+    cured = cv.load(f"dir:{out}")
+    assert cured.tokens(torch.zeros(1, 3, 32, 32)).registers.shape == (1, 2, 24)
+
+
+def test_json_and_a_second_call_that_has_nothing_to_do(model, folder, tmp_path):
+    command = ("cure", model, folder, "--out", tmp_path / "out", "--json", *QUICK)
+    first, second = (json.loads(invoke(*command).stdout) for _ in range(2))
+    assert first == second
+    assert first["registers"] == 16 and first["skipped"] == []
+    assert {"before", "after", "best_epoch", "class_cosine", "epochs"} <= first.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--batch", 100), "fewer than a batch"),
+        (("--unfreeze", "first"), "no part 'first'"),
+        (("--registers", 2, "--layer", 9), "blocks 0 to 2"),
+        (("--method", "test-time"), "no high-norm tokens"),
+    ],
+)
+def test_errors_name_the_remedy_and_leave_nothing(model, folder, tmp_path, options, words):
+    out = tmp_path / "out"
+    done = clearvit("cure", model, folder, "--out", out, *QUICK, *options)
+    assert done.returncode == 1
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+def test_a_cured_model_is_not_cured_again(model, folder, tmp_path):
+    assert (
+        invoke("cure", model, folder, "--out", tmp_path / "a", "--registers", 1, *QUICK).exit_code
+        == 0
+    )
+    again = clearvit(
+        "cure", f"dir:{tmp_path / 'a'}", folder, "--out", tmp_path / "b", "--registers", 1, *QUICK
+    )
+    assert again.returncode == 1 and "registers already" in again.stderr

@@ -1,0 +1,28 @@
+import numpy as np
+import torch
+from PIL import Image
+
+from clearvit.backbones.load import load
+from clearvit.backbones.saved import save
+from tests.cli.test_cli import invoke
+from tests.conftest import tiny_network
+from tests.helpers.pages import check
+
+
+def test_the_demo_ends_with_one_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    backbone = load(tiny_network(depth=4, img_size=224, patch_size=28))
+    save(backbone, tmp_path / "model")
+    (tmp_path / "mine").mkdir()
+    generator = torch.Generator().manual_seed(0)
+    for number in range(14):
+        pixels = (torch.rand(12, 16, 3, generator=generator) * 255).byte().numpy()
+        image = Image.fromarray(pixels.astype(np.uint8)).resize((64, 48), Image.Resampling.BICUBIC)
+        image.save(tmp_path / "mine" / f"{number:02d}.png")
+    done = invoke("demo", "--quick", "--model", "dir:model", "--images", "mine", "--out", "demo")
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "demo" / "report.html").read_text("utf-8")
+    assert check(text).headings.count(2) == 6  # one chapter for each command that leaves a page
+    for verb in ("diagnose", "cure", "compare", "discover", "search", "bench"):
+        assert f"clearvit {verb} " in text
+    assert 'type="range"' in text  # before and after

@@ -1,0 +1,97 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from clearvit.backbones.load import load
+from clearvit.backbones.saved import save
+from clearvit.cli import app
+from clearvit.errors import ImageError, StoreError
+from tests.conftest import tiny_network
+from tests.helpers.hostile import write_good, write_hostile
+
+pytest.importorskip("lancedb")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a model, photos and an index of them."""
+    folder = tmp_path_factory.mktemp("search")
+    save(load(tiny_network()), folder / "model")
+    write_good(folder / "photos", 6)
+    write_hostile(folder / "photos", 5)
+    done = invoke(
+        "index", f"dir:{folder / 'model'}", folder / "photos", "--out", folder / "index", "--json"
+    )
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert summary["images"] == 6 and len(summary["skipped"]) == 5
+    return folder
+
+
+def a_photo(place):
+    from clearvit.retrieval.index.index import Index
+
+    return Index.open(place / "index").names[0]
+
+
+def test_the_index_remembers_its_model_and_finds_the_photo(place, tmp_path):
+    name = a_photo(place)
+    query = place / "photos" / name
+    done = invoke("search", place / "index", query, "--k", 3, "--rerank", 5, "--json")
+    assert done.exit_code == 0, done.output
+    (result,) = json.loads(done.stdout)
+    assert result["hits"][0]["name"] == name and len(result["hits"]) == 3
+    assert "ranking by descriptors is kept" in result["note"]
+    page = tmp_path / "why.html"
+    options = ("--weight", 0.5, "--rerank", 5, "--method", "mutual", "--out", page)
+    done = invoke("search", place / "index", query, *options)
+    assert done.exit_code == 0 and "1\t" in done.stdout and page.exists()
+
+
+def test_several_queries_and_a_filter(place):
+    queries = [place / "photos" / a_photo(place)] * 2
+    done = invoke("search", place / "index", *queries, "--where", "bytes < 0", "--json")
+    assert [result["hits"] for result in json.loads(done.stdout)] == [[], []]
+
+
+def test_explain_draws_and_gives_numbers(place, tmp_path):
+    name = a_photo(place)
+    query, out = place / "photos" / name, tmp_path / "why.png"
+    done = invoke("explain", place / "index", query, name, "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (
+        out.exists()
+        and result["matches"]
+        and result["global_similarity"] == pytest.approx(1, abs=1e-4)
+    )
+
+
+def test_a_second_run_refreshes(place):
+    model = f"dir:{place / 'model'}"
+    (extra,) = write_good(place / "more", 1)
+    target = place / "photos" / f"extra{extra.suffix}"
+    target.write_bytes(extra.read_bytes())
+    run = ("index", model, place / "photos", "--out", place / "index", "--json")
+    assert json.loads(invoke(*run).stdout)["added"] == 1
+    target.unlink()
+    result = json.loads(invoke(*run, "--refresh").stdout)
+    assert result["removed"] == 1 and result["images"] == 6
+
+
+def test_mistakes_are_errors_a_user_can_mend(place, tmp_path):
+    name = a_photo(place)
+    done = invoke("search", tmp_path / "nothing", place / "photos" / name)
+    assert isinstance(done.exception, StoreError)
+    done = invoke("search", place / "index", tmp_path / "missing.jpg")
+    assert isinstance(done.exception, ImageError)
+    done = invoke("explain", place / "index", place / "photos" / name, "unknown.jpg")
+    assert isinstance(done.exception, StoreError)
+    (tmp_path / "empty").mkdir()
+    done = invoke("index", "demo", tmp_path / "empty", "--out", tmp_path / "index")
+    assert isinstance(done.exception, ImageError)

@@ -1,0 +1,99 @@
+"""`kill -9` at any moment of a cure: the same command ends with the same weights, bit for bit."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clearvit.backbones.load import load
+from clearvit.backbones.saved import save
+from clearvit.cures.config import CureConfig
+from clearvit.cures.cure import cure
+from tests.conftest import tiny_network
+from tests.helpers.launched import run_in_two_processes
+from tests.helpers.photos import soft_photos
+
+CONFIG = CureConfig(
+    unfreeze=("registers", "positions", "patches", "last"),
+    registers=2,
+    epochs=8,
+    batch=4,
+    lr=1e-3,
+    held_out=0.2,
+    views=8,
+    patience=None,
+)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A saved model and 40 photos."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "photos").mkdir()
+    soft_photos(folder / "photos", 40, size=(64, 64))
+    save(load(tiny_network()), folder / "model")
+    return folder
+
+
+def work(folder, out):
+    """Run in a process of its own, the one that is killed."""
+    torch.set_num_threads(1)
+    cure(load(f"dir:{folder}/model"), folder / "photos", out=out, config=CONFIG)
+
+
+def run(processes, folder, out, kill_after=None):
+    process = processes.Process(target=work, args=(folder, out))
+    process.start()
+    process.join(kill_after)
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    return process.exitcode
+
+
+def test_what_a_killed_writer_left_is_removed(job, tmp_path):
+    work(job, tmp_path / "out")
+    part = tmp_path / "out" / f".model.safetensors.{2**22 + 1}.part"  # of a process that is no more
+    part.write_bytes(b"half")
+    work(job, tmp_path / "out")
+    assert not part.exists()
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_at_random_moments_change_no_bit(job, tmp_path, kills):
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["clearvit.cures.cure", "clearvit.backbones.load"])
+    run(processes, job, tmp_path / "warm")  # the first process also starts the server
+    began = time.monotonic()
+    assert run(processes, job, tmp_path / "whole") == 0
+    duration = time.monotonic() - began
+    expected = load_file(tmp_path / "whole" / "model.safetensors")
+
+    generator = random.Random(0)
+    killed, round_number = 0, 0
+    while killed < kills:  # several runs, each killed again and again until it is done
+        out = tmp_path / f"killed-{round_number}"
+        round_number += 1
+        assert round_number < 10 * kills
+        while killed < kills and run(processes, job, out, generator.uniform(0.2, 0.9) * duration):
+            killed += 1
+        assert run(processes, job, out) == 0
+        found = load_file(out / "model.safetensors")
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+        leftovers = [path for path in out.rglob(".*.part")]
+        assert not leftovers
+
+
+@pytest.mark.slow
+def test_two_processes_end_where_one_does(job, tmp_path):
+    """Equal global batch: weights differ by the order of summation only."""
+    run_in_two_processes("tests.cures.test_cure_killed", "work", tmp_path, job, tmp_path / "two")
+    work(job, tmp_path / "one")
+    one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("one", "two"))
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 1e-4
