@@ -21,12 +21,13 @@ from pathlib import Path
 import torch
 
 import clearvit as cv
-from clearvit.compare.config import CompareConfig
-from clearvit.cure.config import CureConfig
+from cells import percent, ratio_interval
+from clearvit.comparison.config import CompareConfig
+from clearvit.cures.config import CureConfig
 from clearvit.images import find_images
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "cure.md"
+RESULT = RESULTS / "cure.md"
 KEPT_OUT = 20  # every n-th photo
 SEEN = 12  # of these, the first were looked at when an earlier recipe was chosen (tried.md)
 DEFAULT = CureConfig()
@@ -34,8 +35,8 @@ DEFAULT = CureConfig()
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA / "photos")
-    parser.add_argument("--labels", type=Path, default=DATA / "imagenet100")
+    parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
+    parser.add_argument("--labels", type=data_path, default=f"{DATA}/imagenet100")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--size", type=int, default=336)
     parser.add_argument("--registers", type=int, nargs="+", default=[0, 4, 16])
@@ -67,7 +68,7 @@ def main() -> None:
             size=options.size,
             limit=len(held),
             reference_images=len(held),
-            reference_views=200,
+            views=200,
             labels=options.labels if options.labels.is_dir() else None,
             labelled=500,
             cache=options.work / "reference",
@@ -99,18 +100,18 @@ def distilled(
         registers=registers,
         epochs=options.epochs,
         precision=options.precision,
-        targets=str(options.work / "targets"),
+        targets_dir=str(options.work / "targets"),
     )
     folder = options.work / f"registers-{registers}"
     clock = Clock(folder)
-    cured = cv.cure(raw, training, out=folder, config=config, report=clock)
-    content = json.loads((folder / "cure.json").read_text())
+    cured = cv.cure(raw, training, out=folder, config=config, progress=clock)
+    report = cured.report
     return named(cured, title_of(registers)), {
         "registers": registers,
-        "epochs": len(content["epochs"]) - 1,
-        "best": content["best_epoch"],
-        "before": content["before"]["score"],
-        "after": content["after"]["score"],
+        "epochs": len(report.epochs) - 1,
+        "best": report.best_epoch,
+        "before": 1 - report.before,
+        "after": 1 - report.after,
         **clock.seconds(),
     }
 
@@ -123,7 +124,7 @@ class Clock:
         self.spent = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.last = time.monotonic()
 
-    def __call__(self, phase: str, done: int, total: int, note: str) -> None:
+    def __call__(self, phase: str, done: int, total: int, note: str = "") -> None:
         """Add the time since the last call."""
         now = time.monotonic()
         self.spent[phase] = self.spent.get(phase, 0.0) + now - self.last
@@ -148,12 +149,12 @@ def named(backbone: cv.Backbone, name: str) -> cv.Backbone:
 
 
 def page(comparison: object, runs: list[dict], photos: int, options: argparse.Namespace) -> str:
-    yard = comparison.yardstick
-    blocks = ", ".join(str(b + 1) for b in comparison.rule.blocks) if comparison.rule else "none"
+    yard = comparison.gap
+    blocks = ", ".join(map(str, comparison.rule.blocks)) if comparison.rule else "none"
     lines = [
-        f"| {row.model} | {row.distance:.4f} | {gap(row, comparison)} | {row.agreement:.4f} |"
-        f" {percent(row.accuracy, 1)} | {shares(row)} | {times(row.largest)} |"
-        f" {percent(row.equivariance)} | {row.cost:.2f} |"
+        f"| {row.model} | {row.distance:.4f} | {gap(row, comparison)} |"
+        f" {row.class_similarity:.4f} | {percent(row.knn_accuracy, 1)} | {shares(row)} |"
+        f" {times(row.extreme_norm)} | {percent(row.equivariance)} | {row.cost_ratio:.2f} |"
         for row in comparison.rows
     ]
     trained = [
@@ -213,23 +214,22 @@ registers on these {SEEN}: {seen}. On the {len(comparison.images) - SEEN} others
 """
 
 
-def gap(row: object, comparison: object, part: slice = slice(None), draws: int = 2000) -> str:
-    """Share of the gap closed on some photos, with a bootstrap interval over them."""
+def gap(row: object, comparison: object, part: slice = slice(None)) -> str:
+    """Fraction of the gap closed on some images, with its 95 % CI over them."""
     if row is comparison.rows[0]:
         return "0 %"
     raw, own = (torch.tensor(r.distances)[part] for r in (comparison.rows[0], row))
-    generator = torch.Generator().manual_seed(0)
-    picked = torch.randint(len(raw), (draws, len(raw)), generator=generator)
-    few = comparison.yardstick.few
-    shares = (raw[picked] - own[picked]).mean(1) / (raw[picked].mean(1) - few)
-    low, high = torch.quantile(shares, torch.tensor([0.025, 0.975]).to(shares)).tolist()
-    whole = float((raw - own).mean() / (raw.mean() - few))
-    return f"{percent(whole)} ({100 * low:.0f} to {100 * high:.0f})"
+    closed = ratio_interval(raw - own, raw - comparison.gap.few)
+    return f"{percent(closed.mean)} ({100 * closed.low:.0f} to {100 * closed.high:.0f})"
 
 
 def shares(row: object) -> str:
     """Share of high-norm patches, block by block."""
-    return "-" if row.shares is None else " / ".join(f"{100 * s:.2f}" for s in row.shares) + " %"
+    return (
+        "-"
+        if row.outlier_fractions is None
+        else " / ".join(f"{100 * s:.2f}" for s in row.outlier_fractions) + " %"
+    )
 
 
 def chosen(options: argparse.Namespace) -> str:
@@ -238,10 +238,6 @@ def chosen(options: argparse.Namespace) -> str:
     words += "".join(f" {count}" for count in options.registers)
     words += f" --precision {options.precision}" * (options.precision != "auto")
     return words + (f" --photos {options.photos}" if options.photos else "")
-
-
-def percent(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def times(value: float | None) -> str:

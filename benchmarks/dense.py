@@ -4,16 +4,16 @@
         [--sizes 224 448] [--views 10] [--denoised-limit N] [--tasks …] [--rows …] [--plan]
 
 DATA holds voc/ (PASCAL VOC with masks), depth/ ({train,test}/{rgb,depth}), imagenet100/ (class
-folders) and photos/. Segmentation: linear probe and dense neighbours from 20, 60 and all labelled
+folders) and photos/. Segmentation: linear probe and kNN from 20, 60 and all labelled
 images, mean IoU of all 21 classes and of the seven that are well populated. Classification: the
 nearest image, and prototypes of four images per class, at the smallest size only. "new" finds
 register neurons on photos/ first.
 
-All models of a table see the same images and draws, so their differences to the raw model are
+All models of a table see the same images and samples, so their differences to the raw model are
 paired. Tokens are computed once for each model, size and image, and kept in WORK with every
 finished table: a run that was stopped goes on, and `--plan` says what is left. With
 `--denoised-limit` the average over views is measured on so many test images above the smallest
-size, and not on depth; its tables have the other models on the same images too. Dense neighbours,
+size, and not on depth; its tables have the other models on the same images too. kNN segmentation,
 whose cost grows with the fourth power of the size, are then measured on these images only.
 """
 
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import platform
 import sys
 import time
@@ -32,25 +31,26 @@ from typing import Any
 import torch
 
 import clearvit as cv
-from clearvit.dense.features import drawn, spread
-from clearvit.dense.layouts import read_masks
-from clearvit.evaluate.config import EvaluateConfig
-from clearvit.evaluate.evaluate import evaluate
+from clearvit.datasets.masks import read_masks
+from clearvit.evaluation.evaluate import evaluate
 from clearvit.files import write_json, written_whole
+from clearvit.probes.features import sample_images, select_evenly
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
-MASKS = ("segmentation", "neighbours", "clustering", "class-correspondence")
+LABELLED = ("segmentation", "knn-segmentation")
+MASKS = (*LABELLED, "clustering", "semantic-correspondence")
+# Headings of the page, which worth.py and figures.py read.
+HEADINGS = {"knn-segmentation": "neighbours", "semantic-correspondence": "class-correspondence"}
 FOLDERS = dict.fromkeys(MASKS, "voc") | {"depth": "depth", "classification": "imagenet100"}
 ROWS = ("raw", "denoised", "cured", "test-time")
 SHOWN = {
     "segmentation": ("mIoU", f"mIoU of {len(POPULATED)}"),
-    "neighbours": ("mIoU", f"mIoU of {len(POPULATED)}"),
+    "knn-segmentation": ("mIoU", f"mIoU of {len(POPULATED)}"),
     "depth": ("RMSE", "delta1"),
     "classification": ("top-1",),
     "clustering": ("mIoU",),
-    "class-correspondence": ("same class", "by chance"),
+    "semantic-correspondence": ("same class", "at random"),
 }
 
 
@@ -87,9 +87,9 @@ def run(job: Job, options: argparse.Namespace, models: Models) -> None:
     start = time.perf_counter()
     table = evaluate(
         [models[row] for row in job.rows],
-        task=job.task,  # type: ignore[arg-type]
+        task=job.task,
         data=options.data / FOLDERS[job.task],
-        config=config_of(job, options),
+        **options_of(job, options),
     )
     write_json(path_of(job, options, models), table.to_json())
     print(f"{job.task}, {job.size} px: {time.perf_counter() - start:.0f} s")
@@ -99,7 +99,7 @@ def run(job: Job, options: argparse.Namespace, models: Models) -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--raw", default="demo")
     parser.add_argument("--cured", help="dir:PATH of the cured model; left out without it")
     parser.add_argument("--test-time", default="new", help="dir:PATH, new or none")
@@ -107,7 +107,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=FOLDERS, default=list(FOLDERS))
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 448])
     parser.add_argument("--views", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, help="test images of every table")
     parser.add_argument("--labelled", type=int, nargs="*", default=[20, 60], help="and all")
     parser.add_argument("--denoised-limit", type=int)
@@ -175,7 +175,7 @@ def planned(options: argparse.Namespace) -> list[Job]:
             if size == options.sizes[0] or not options.denoised_limit:
                 jobs.append(Job(task, size, rows, few + every, options.limit))
                 continue
-            if task not in ("neighbours", "classification"):
+            if task not in ("knn-segmentation", "classification"):
                 jobs.append(Job(task, size, fewer, few + every, options.limit))
             if task in MASKS:
                 jobs.append(Job(task, size, rows, few + every, options.denoised_limit))
@@ -187,28 +187,33 @@ Labelled = tuple[int | None, ...]
 
 def labelled_of(task: str, options: argparse.Namespace) -> tuple[Labelled, Labelled]:
     """Numbers of labelled images: few, and all."""
-    if task in ("segmentation", "neighbours"):
+    if task in LABELLED:
         return tuple(options.labelled), (None,)
     if task == "depth":
         return (20,), (None,)
     return ((4,), ()) if task == "classification" else ((), (None,))
 
 
-def config_of(job: Job, options: argparse.Namespace) -> EvaluateConfig:
-    kept: dict[str, Any] = {"size": job.size, "draws": options.draws, "labelled": job.labelled}
-    kept["cache"] = options.work / "tokens"
-    if job.task in ("segmentation", "neighbours"):
-        return EvaluateConfig(subset=POPULATED, limit=job.limit, **kept)
-    if job.task == "classification":  # a folder without splits, which has no limit
-        return EvaluateConfig(methods=("knn", "prototypes"), neighbours=1, **kept)
-    return EvaluateConfig(limit=job.limit, **kept)
+def options_of(job: Job, options: argparse.Namespace) -> dict[str, Any]:
+    """Options of the task of a job."""
+    found: dict[str, Any] = {"size": job.size, "seeds": options.seeds}
+    found["cache"] = options.work / "tokens"
+    if job.task != "classification":  # a folder without splits, which has no limit
+        found["limit"] = job.limit
+    if job.task in LABELLED:
+        found["subset"] = POPULATED
+    if job.task in (*LABELLED, "depth", "classification"):
+        found["num_labelled"] = job.labelled
+    if job.task == "classification":
+        found |= {"methods": ("knn", "prototypes"), "k": 1}
+    return found
 
 
 def path_of(job: Job, options: argparse.Namespace, models: Models) -> Path:
     few = "-".join("all" if n is None else str(n) for n in job.labelled)
     cut = f"-of-{job.limit}" if job.limit else ""
     prints = "-".join(models.fingerprint(row) for row in job.rows)
-    name = f"{job.task}-{job.size}-{few}x{options.draws}{cut}-{prints}.json"
+    name = f"{job.task}-{job.size}-{few}x{options.seeds}{cut}-{prints}.json"
     return options.work / "tables" / name
 
 
@@ -230,7 +235,7 @@ def estimate(jobs: list[Job], options: argparse.Namespace, models: Models) -> No
         total += (seconds := min(times) * views * count)
         print(f"  {row}, {size} px: {count} images x {views} views, {seconds / 60:.1f} min")
     print(f"about {total / 60:.0f} min of forward passes, less what {options.work} holds; then the")
-    print("probes, half a minute each at 448 px, and neighbours.", flush=True)
+    print("probes, half a minute each at 448 px, and kNN.", flush=True)
 
 
 def images_of(jobs: list[Job], options: argparse.Namespace) -> int:
@@ -239,13 +244,12 @@ def images_of(jobs: list[Job], options: argparse.Namespace) -> int:
     for job in jobs:
         folder = options.data / FOLDERS[job.task]
         if job.task in MASKS:
-            config = config_of(job, options)
             train, test = (read_masks(folder, split=split) for split in ("train", "val"))
-            needed |= {test.images[i] for i in spread(len(test), config.limit)}
-            if job.task in ("segmentation", "neighbours"):
-                for wanted in config.labelled:
-                    for draw in range(config.draws):
-                        needed |= {train.images[i] for i in drawn(len(train), wanted, draw)}
+            needed |= {test.images[i] for i in select_evenly(len(test), job.limit)}
+            if job.task in LABELLED:
+                for count in job.labelled:
+                    for seed in range(options.seeds):
+                        needed |= {train.images[i] for i in sample_images(len(train), count, seed)}
         else:
             needed |= {path for path in folder.rglob("*.*") if "depth" not in path.parent.name}
     return len(needed)
@@ -260,7 +264,8 @@ def write_page(jobs: list[Job], options: argparse.Namespace, models: Models) -> 
         path = path_of(job, options, models)
         if path.exists():
             note = f", {job.limit} of the test images" if job.limit else ""
-            title = f"\n## {job.task}, {job.size} px{note}\n\n{head_of_table(job.task)}"
+            heading = HEADINGS.get(job.task, job.task)
+            title = f"\n## {heading}, {job.size} px{note}\n\n{head_of_table(job.task)}"
             tables.setdefault(title, []).extend(lines_of(job, json.loads(path.read_text())))
     head = HEAD.format(date=time.strftime("%Y-%m-%d"), machine=platform.machine())
     head += f"{options.views} views. torch {torch.__version__}.\n"
@@ -282,10 +287,11 @@ def lines_of(job: Job, table: dict[str, Any]) -> list[str]:
     shown = dict(zip(names, job.rows, strict=True))
     ranked: dict[tuple[str, int], list[str]] = {}
     for row in table["rows"]:
-        cells = [row["setting"], str(row["labelled"]), shown[row["model"]], str(row["tested"])]
+        cells = [row["setting"], str(row["num_labelled"])]
+        cells += [shown[row["model"]], str(row["num_tested"])]
         for metric in SHOWN[job.task]:
             cells += pair(row["values"].get(metric))
-        where = ranked.setdefault((row["setting"], row["labelled"]), [])
+        where = ranked.setdefault((row["setting"], row["num_labelled"]), [])
         where.append(f"| {' | '.join(cells)} |")
     return [line for some in ranked.values() for line in some]
 
@@ -295,9 +301,9 @@ def pair(value: dict[str, Any] | None) -> tuple[str, str]:
     if not value or value["mean"] is None:
         return "-", "-"
     digits = 3 if abs(value["high"]) < 10 else 1
-    spread = "" if value["spread"] is None else f" ± {value['spread']:.{digits}f}"
+    std = "" if value["std"] is None else f" ± {value['std']:.{digits}f}"
     middle, low, high = (f"{value[key]:.{digits}f}" for key in ("mean", "low", "high"))
-    shown = f"{middle}{spread} ({low} to {high})"
+    shown = f"{middle}{std} ({low} to {high})"
     apart = value["difference"]
     if not apart:
         return shown, "-"
@@ -307,10 +313,10 @@ def pair(value: dict[str, Any] | None) -> tuple[str, str]:
 
 HEAD = """# Tasks on frozen tokens
 
-Mean ± standard deviation over draws of labelled images (95 % interval over resampled test images).
-One draw is made of all labelled images. Differences to the raw model are paired: the same images
-and draws. `raw`: the model as it is. `denoised`: each image averaged over views. `cured`: registers
-by self-distillation. `test-time`: register neurons, no training.
+Mean ± standard deviation over samples of labelled images (95 % interval over resampled test
+images); all labelled images are one sample. Differences to the raw model are paired: the same
+images and samples. `raw`: the model as it is. `denoised`: each image averaged over views.
+`cured`: registers by self-distillation. `test-time`: register neurons, no training.
 VOC: 300 train and 150 val images, animals mostly; the second mean is over background, cat, dog,
 horse, cow, sheep and person. {date}, {machine}. Reproduce:
 `python benchmarks/dense.py --work WORK --cured dir:PATH --denoised-limit 50`

@@ -23,24 +23,24 @@ from pathlib import Path
 import torch
 
 import clearvit as cv
+from clearvit.artifacts.diagnosis import QUICK_IMAGES, QUICK_SHIFTED
+from clearvit.artifacts.equivariance import VIEWS
+from clearvit.artifacts.experiments import Experiments
+from clearvit.artifacts.report.examples import COUNT
+from clearvit.artifacts.token_probes import Probe
 from clearvit.backbones.vit import VitBackbone
-from clearvit.diagnose.diagnosis import QUICK_IMAGES, QUICK_SHIFTED
-from clearvit.diagnose.equivariance import VIEWS
-from clearvit.diagnose.experiments import Experiments
-from clearvit.diagnose.gallery import COUNT
-from clearvit.diagnose.probes import Probe
 from clearvit.images import find_images
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "diagnose.md"
+RESULT = RESULTS / "diagnose.md"
 NORMS = cv.DiagnoseConfig(equivariance=False, experiments=False)
 KINDS, FRACTIONS, SEEDS = ("high-norm", "low-norm", "positional"), (0.005, 0.02, 0.05), range(5)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA / "photos")
-    parser.add_argument("--classes", type=Path, default=DATA / "imagenet100")
+    parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
+    parser.add_argument("--classes", type=data_path, default=f"{DATA}/imagenet100")
     parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -138,7 +138,7 @@ block 4 on. F1 counts tokens; for positional ones, places. Verdict right in {rig
 
 
 def f1(found: cv.Diagnosis, truth: torch.Tensor, kind: str) -> float:
-    flags = found.flags()
+    flags = found.outlier_mask()
     if kind == "positional":
         places = found.observations.placed.find()
         flags, truth = (torch.zeros_like(truth[0]) if places is None else places), truth[0]
@@ -147,7 +147,7 @@ def f1(found: cv.Diagnosis, truth: torch.Tensor, kind: str) -> float:
 
 def false_alarms(images: Path) -> str:
     """Random weights, and the last block of the demo model on another photo each time."""
-    import timm  # after clearvit, which mends torchvision
+    from clearvit.backbones.guarded_timm import timm
 
     photos = [picture.source for picture in find_images(images)[::24]][:20]
     random_weights = last_block = 0

@@ -28,10 +28,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearvit.dense.discovery import lost
+from clearvit.discovery.seed_expansion import lost
 from clearvit.files import written_whole
+from data import RESULTS
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "discover_speed.md"
+RESULT = RESULTS / "discover_speed.md"
 WIDTH = 384  # channels of ViT-S
 Box = tuple[int, int, int, int]
 Method = Callable[[Tensor, tuple[int, int]], tuple[int, Box]]

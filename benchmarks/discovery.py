@@ -8,14 +8,13 @@ images, those at even and at odd places of the list, with 95 % intervals over re
 default was chosen by the even ones. `--planted` adds the first model with artifacts, 2 % high-norm
 tokens from the middle block on, and tells what they cost. `--denoised` adds, at these sizes, the
 average of its final tokens over 10 views, the only features that views can be averaged of. With
-`--work` the hits of finished rows are kept there, and the same command goes on where it stopped.
+`--work` finished rows are kept there, and the same command continues.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import re
 import sys
@@ -30,17 +29,17 @@ import torch
 from torch import Tensor
 
 import clearvit as cv
+from cells import percent_interval
+from clearvit.artifacts.outliers import outlier_mask
 from clearvit.backbones.vit import VitBackbone
-from clearvit.dense.consensus import consensus, unusual
-from clearvit.dense.discover import FEATURES, planned, read_features
-from clearvit.dense.discovery import hits, lost, to_pixels
-from clearvit.dense.tokencut import tokencut
-from clearvit.dense.voc import Annotated, read_voc
+from clearvit.datasets.voc import AnnotatedImage, read_voc_boxes
+from clearvit.discovery import consensus, corloc, lost, to_pixels, tokencut
+from clearvit.discovery.discovery_features import FEATURES, make_plan, read_features
 from clearvit.files import write_json, written_whole
 from clearvit.images import read_image
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "discovery.md"
+RESULT = RESULTS / "discovery.md"
 PLANTED = ", planted artifacts"
 METHODS = {
     "whole image": "the trivial answer",
@@ -49,15 +48,15 @@ METHODS = {
     "LOST, mean bias": "unit queries of the last block, bias = -mean cosine",
     "TokenCut": "keys of the last block, tau 0.2, as published",
     "TokenCut, mean tau": "keys of the last block, tau = mean cosine",
-    "ours, unchecked": "without leaving artifact tokens out",
-    "ours": "tokens and values of the later half",
+    "consensus, unchecked": "without leaving artifact tokens out",
+    "consensus": "tokens and values of the later half",
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=["demo"])
-    parser.add_argument("--data", type=Path, default=DATA / "voc")
+    parser.add_argument("--data", type=data_path, default=f"{DATA}/voc")
     parser.add_argument("--sizes", type=int, nargs="+", default=[224])
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
@@ -65,13 +64,13 @@ def main() -> None:
     parser.add_argument("--denoised", type=int, nargs="+", default=[], help="sizes")
     parser.add_argument("--views", type=int, default=10)
     parser.add_argument("--limit", type=int, help="images")
-    parser.add_argument("--work", type=Path, help="keep the hits of finished rows here; resumes")
+    parser.add_argument("--work", type=Path, help="keep finished rows here; resumes")
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"'{options.data}' is not there; pass --data with a VOC folder.")
     torch.set_num_threads(options.threads)
-    warnings.filterwarnings("ignore", message=".*the box means nothing")
-    images = read_voc(options.data).images[: options.limit]
+    warnings.filterwarnings("ignore", message=".*the box is meaningless")
+    images = read_voc_boxes(options.data).images[: options.limit]
     rows: dict[str, dict[str, list[bool]]] = {}
     for key, make, size in planned_rows(options):
         start = time.perf_counter()
@@ -117,11 +116,11 @@ def denoised(model: str, views: int) -> cv.Backbone:
 def kept(
     key: str,
     make: Callable[[], cv.Backbone],
-    images: tuple[Annotated, ...],
+    images: tuple[AnnotatedImage, ...],
     size: int,
     options: argparse.Namespace,
 ) -> dict[str, list[bool]]:
-    """Hits of one row, from the work directory when they are there."""
+    """Correct boxes of one row, from the work directory when they are there."""
     path = None
     if options.work:
         name = re.sub(r"[^\w.-]+", "-", key)
@@ -136,13 +135,13 @@ def kept(
 
 
 def measured(
-    backbone: cv.Backbone, images: tuple[Annotated, ...], size: int
+    backbone: cv.Backbone, images: tuple[AnnotatedImage, ...], size: int
 ) -> dict[str, list[bool]]:
-    """Hits of every method on every image."""
+    """Correct boxes of every method on every image."""
     result: dict[str, list[bool]] = {}
     height_width = backbone.fitting_size(size)
     plain = isinstance(backbone, VitBackbone)
-    plan = planned(backbone, "ours", FEATURES if plain else None, None, 1)
+    plan = make_plan(backbone, cv.DiscoverConfig(features=FEATURES if plain else None))
     for image in images:
         photo = read_image(image.image)
         pixels = backbone.preprocessing(photo, height_width)[None]
@@ -152,7 +151,7 @@ def measured(
         boxes = final_answers(mine[0], grid) if norms is None else answers(mine, norms[0], grid)
         for name, box in boxes.items():
             placed = to_pixels(box, grid, (photo.height, photo.width))
-            result.setdefault(name, []).append(bool(hits([placed], [image.boxes])[0]))
+            result.setdefault(name, []).append(corloc([placed], [image.boxes]) > 0)
     return result
 
 
@@ -169,8 +168,8 @@ def answers(features: list[Tensor], norms: Tensor, grid: tuple[int, int]) -> dic
         "LOST, mean bias": lost(query, grid, bias=-mean_cosine(query)).box,
         "TokenCut": tokencut(key, grid).box,
         "TokenCut, mean tau": tokencut(key, grid, tau=mean_cosine(key)).box,
-        "ours, unchecked": consensus(ours, grid)[0].box,
-        "ours": consensus(ours, grid, exclude=unusual(norms))[0].box,
+        "consensus, unchecked": consensus(ours, grid)[0].box,
+        "consensus": consensus(ours, grid, exclude=outlier_mask(norms).any(0))[0].box,
     }
 
 
@@ -184,7 +183,7 @@ def final_answers(tokens: Tensor, grid: tuple[int, int]) -> dict[str, tuple]:
         "LOST, mean bias": lost(unit, grid, bias=-mean_cosine(unit)).box,
         "TokenCut": tokencut(tokens, grid).box,
         "TokenCut, mean tau": tokencut(tokens, grid, tau=mean_cosine(tokens)).box,
-        "ours": consensus([tokens], grid)[0].box,
+        "consensus": consensus([tokens], grid)[0].box,
     }
 
 
@@ -194,37 +193,22 @@ def mean_cosine(features: Tensor) -> float:
     return float((unit.sum(0).square().sum() - count) / (count * count - count))
 
 
-def interval(found: np.ndarray, draws: int = 4000) -> str:
-    """Percent with its 95 % bootstrap interval over images."""
-    generator = np.random.default_rng(0)
-    means = found[generator.integers(len(found), size=(draws, len(found)))].mean(1)
-    low, high = 100 * np.quantile(means, [0.025, 0.975])
-    return f"{100 * found.mean():.0f} ({low:.0f} to {high:.0f})"
-
-
-def paired(ours: np.ndarray, other: np.ndarray) -> str:
-    return f"{interval_of_difference(ours.astype(float) - other.astype(float))}"
-
-
-def interval_of_difference(difference: np.ndarray, draws: int = 4000) -> str:
-    generator = np.random.default_rng(0)
-    drawn = generator.integers(len(difference), size=(draws, len(difference)))
-    low, high = 100 * np.quantile(difference[drawn].mean(1), [0.025, 0.975])
-    return f"{100 * difference.mean():+.0f} ({low:+.0f} to {high:+.0f})"
+def paired(found: np.ndarray, other: np.ndarray) -> str:
+    return percent_interval(found.astype(float) - other.astype(float), signed=True)
 
 
 def page(rows: dict[str, dict[str, list[bool]]], count: int) -> str:
     tables = []
     for key, methods in rows.items():
-        ours = np.array(methods["ours"])
+        ours = np.array(methods["consensus"])
         lines = [
             f"\n## {key}\n",
-            "| method | features | all | even (chosen on) | odd | ours minus this, all |",
+            "| method | features | all | even (chosen on) | odd | consensus minus this, all |",
             "|---|---|---|---|---|---|",
         ]
         for name, listed in methods.items():
             found = np.array(listed)
-            cells = " | ".join(interval(part) for part in (found, found[::2], found[1::2]))
+            cells = " | ".join(percent_interval(part) for part in (found, found[::2], found[1::2]))
             features = "final tokens" if " views, " in key else METHODS[name]
             lines.append(f"| {name} | {features} | {cells} | {paired(ours, found)} |")
         tables.append("\n".join(lines) + cost(key, rows))
@@ -249,16 +233,16 @@ def side_by_side(size: str, rows: dict[str, dict[str, list[bool]]]) -> str:
     lines.append("|---|---|---|---|")
     mine = {key.removesuffix(f", {size}"): row for key, row in rows.items() if size_of(key) == size}
     first = next(iter(mine.values()))
-    for method in ("LOST", "ours"):
+    for method in ("LOST", "consensus"):
         for name, row in mine.items():
             found = np.array(row[method])
             apart = "-" if row is first else paired(found, np.array(first[method]))
-            lines.append(f"| {method} | {name} | {interval(found)} | {apart} |")
+            lines.append(f"| {method} | {name} | {percent_interval(found)} | {apart} |")
     return "\n".join(lines)
 
 
 def cost(key: str, rows: dict[str, dict[str, list[bool]]]) -> str:
-    """What planted artifacts cost: hits with them minus hits without, on the same images."""
+    """Correct boxes with planted artifacts minus those without, on the same images."""
     without = rows.get(key.replace(PLANTED, ""))
     if PLANTED not in key or without is None:
         return ""

@@ -27,15 +27,15 @@ import torch
 
 import clearvit as cv
 from clearvit.images import find_images
+from data import DATA, RESULTS, data_path
 
 BATCH, SHARD = 16, 64
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "extract.md"
+RESULT = RESULTS / "extract.md"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA / "photos")
+    parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--model", default="demo")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
@@ -90,10 +90,10 @@ def speed(options: argparse.Namespace, images: Path, folder: Path) -> dict[str, 
 
 def timm_pieces(backbone: cv.Backbone, size: int):
     """The same network and resizing, as somebody would set them up with timm alone."""
-    from timm.data import create_transform
+    from clearvit.backbones.guarded_timm import timm
 
     settings = backbone.preprocessing
-    transform = create_transform(
+    transform = timm.data.create_transform(
         input_size=(3, size, size),
         mean=settings.mean,
         std=settings.std,

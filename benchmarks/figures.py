@@ -22,12 +22,13 @@ from torch import Tensor
 import clearvit as cv
 from clearvit.demo.photos import packaged_photos
 from clearvit.images import read_image
-from clearvit.report.chart import COLOURS, MARKERS, chart, dress
+from clearvit.report.chart import COLORS, MARKERS, new_chart, style_axes
 from clearvit.report.figure import INK, Panel, draw_panels, save_figure
 from clearvit.report.pca import PCA
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUBJECT = "chelsea"  # a cat with a plain background
+FINE_SUBJECTS = ("chelsea", "coffee", "rocket")
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def photo() -> Image.Image:
     return read_image(next(path for path in packaged_photos() if path.stem == SUBJECT))
 
 
-def colours(features: Tensor, grid: tuple[int, int], basis: PCA | None = None) -> np.ndarray:
+def colors(features: Tensor, grid: tuple[int, int], basis: PCA | None = None) -> np.ndarray:
     """Patches (N, C) as a picture (H, W, 3)."""
     basis = basis or PCA.fit(features)
     return basis.apply(features).reshape(*grid, 3).numpy()
@@ -66,10 +67,10 @@ def tokens(out: Path, size: int) -> None:
     shown = np.asarray(picture)
 
     def coloured(title: str, features: Tensor, note: str) -> Panel:
-        return Panel(title, picture=colours(features, grid), note=note, aspect=shape)
+        return Panel(title, image=colors(features, grid), note=note, aspect=shape)
 
     first = [
-        Panel("photo", picture=shown, note=f"{grid[0]} x {grid[1]} patches"),
+        Panel("photo", image=shown, note=f"{grid[0]} x {grid[1]} patches"),
         coloured("tokens.patches", final.patches[0], "after the final norm"),
         Panel("tokens.attention[11]", shown, looked, "of the class token", aspect=shape),
         coloured("tokens.key[11]", keys, "all heads"),
@@ -86,23 +87,30 @@ def tokens(out: Path, size: int) -> None:
 
 
 def denoise(out: Path, size: int) -> None:
-    """One pass, ten views, all views."""
-    picture = photo()
+    """Raw tokens, 32 views on the same grid, and on a grid four times as fine."""
     backbone = cv.load("demo", size=size)
-    raw = backbone.tokens(picture)
-    clean = cv.denoise(backbone, picture, views=10)
-    shape, grid = picture.height / picture.width, raw.grid
-    basis = PCA.fit(clean.patches[0])
-    moved = 1 - torch.nn.functional.cosine_similarity(raw.patches[0], clean.patches[0], dim=-1)
-    row = [
-        Panel("photo", picture=np.asarray(picture), note=f"{grid[0]} x {grid[1]} patches"),
-        Panel("one pass", colours(raw.patches[0], grid, basis), note="patches", aspect=shape),
-        Panel("10 views", colours(clean.patches[0], grid, basis), note="patches", aspect=shape),
-        heated("where they differ", moved.reshape(grid), "1 - cosine", shape),
-        heated("disagreement", clean.variance[0].reshape(grid), "variance of views", shape),
-    ]
-    caption = "Colours: three principal components, fitted on the average of ten views."
-    figure = draw_panels([row], title="Average over shifted and mirrored views", caption=caption)
+    rows = []
+    for name in FINE_SUBJECTS:
+        image = read_image(next(path for path in packaged_photos() if path.stem == name))
+        raw = backbone.tokens(image)
+        clean, fine = (cv.denoise(backbone, image, views=32, scale=s, batch=8) for s in (1, 4))
+        basis, shape = PCA.fit(fine.patches[0]), image.height / image.width
+        shown = {
+            "one pass": (raw, f"{raw.grid[0]} x {raw.grid[1]} tokens"),
+            "32 views": (clean, "the same grid"),
+            "32 views, scale=4": (fine, f"{fine.grid[0]} x {fine.grid[1]} tokens"),
+        }
+        rows.append(
+            [
+                Panel("photo", image=np.asarray(image), note=f"{size} px"),
+                *(
+                    Panel(title, colors(t.patches[0], t.grid, basis), note=note, aspect=shape)
+                    for title, (t, note) in shown.items()
+                ),
+            ]
+        )
+    caption = "Colors: three principal components of the fine tokens, the same for each row."
+    figure = draw_panels(rows, title="", caption=caption)
     save_figure(figure, out)
 
 
@@ -118,19 +126,19 @@ def export(out: Path, size: int) -> None:
     ours = backbone.tokens(picture)
     unit = ours.patches.square().mean().sqrt()
     basis = PCA.fit(ours.patches[0])
-    first = [Panel("torch", colours(ours.patches[0], ours.grid, basis), aspect=shape)]
-    second = [Panel("photo", picture=np.asarray(picture))]
+    first = [Panel("torch", colors(ours.patches[0], ours.grid, basis), aspect=shape)]
+    second = [Panel("photo", image=np.asarray(picture))]
     settings = {
         "ONNX Runtime": ("onnx", None),
         "OpenVINO": ("openvino", None),
         "ONNX Runtime, int8": ("onnx", "int8"),
     }
-    for title, (kind, quantise) in settings.items():
+    for title, (kind, quantize) in settings.items():
         with tempfile.TemporaryDirectory() as folder:
-            cv.export(backbone, folder, format=kind, quantise=quantise)  # type: ignore[arg-type]
+            cv.export(backbone, folder, format=kind, quantize=quantize)  # type: ignore[arg-type]
             theirs = cv.load(f"{kind}:{folder}").tokens(picture)
         away = ((theirs.patches - ours.patches)[0].abs().amax(-1) / unit).log10()
-        first.append(Panel(title, colours(theirs.patches[0], ours.grid, basis), aspect=shape))
+        first.append(Panel(title, colors(theirs.patches[0], ours.grid, basis), aspect=shape))
         second.append(heated("largest difference", away.reshape(ours.grid), "log10", shape))
     caption = "Differences in units of the root mean square of all tokens; one colour space above."
     figure = draw_panels([first, second], title=f"Exported graphs, {size} px", caption=caption)
@@ -160,7 +168,7 @@ def numbers(cell: str) -> list[float]:
 def bench(out: Path, _: int) -> None:
     """Speed against dense timm."""
     found = tables("prune.md")
-    figure, places = chart(11, 4.6, 2)
+    figure, places = new_chart(11, 4.6, 2)
     settings = (
         "1 thread, batch 1",
         "1 thread, batch 8",
@@ -173,13 +181,13 @@ def bench(out: Path, _: int) -> None:
             for place, row in enumerate(rows):
                 middle, low, high = numbers(row[2 + number])
                 y = len(rows) - place + 0.3 - 0.2 * number
-                axes.plot([low, high], [y, y], color=COLOURS[number], alpha=0.35, lw=2)
+                axes.plot([low, high], [y, y], color=COLORS[number], alpha=0.35, lw=2)
                 label = setting if not place else None
                 mark = MARKERS[number]
-                axes.plot(middle, y, mark, color=COLOURS[number], ms=4.5, label=label)
+                axes.plot(middle, y, mark, color=COLORS[number], ms=4.5, label=label)
         axes.set_yticks([len(rows) - place for place in range(len(rows))], [r[0] for r in rows])
         axes.axvline(1, color=INK, lw=0.8)
-        dress(axes, title, x="times as fast as dense timm, median and range of rounds")
+        style_axes(axes, title, x="times as fast as dense timm, median and range of rounds")
     places[1].set_yticklabels([])
     places[0].legend(frameon=False, fontsize=8, loc="upper right", ncols=2)
     save_figure(figure, out)
@@ -192,7 +200,7 @@ def evaluate(out: Path, _: int) -> None:
         for title, rows in tables("dense.md").items()
         if title.startswith(("neighbours", "segmentation"))
     }
-    figure, places = chart(11, 6, 3, rows=-(-len(wanted) // 3))
+    figure, places = new_chart(11, 6, 3, rows=-(-len(wanted) // 3))
     models = list(dict.fromkeys(row[2] for rows in wanted.values() for row in rows))
     for axes, (title, rows) in zip(places, wanted.items(), strict=False):
         # column 1: labelled images, 2: model, 6: mean IoU of the populated classes, 7: minus raw
@@ -205,7 +213,7 @@ def evaluate(out: Path, _: int) -> None:
             mean, low, high = (np.array(values) for values in zip(*mine.values(), strict=True))
             x = np.array(list(mine)) * 1.06 ** (number - 1)  # beside each other
             bars = np.stack([mean - low, high - mean])
-            mark, colour = MARKERS[number], COLOURS[number]
+            mark, colour = MARKERS[number], COLORS[number]
             style = {"color": colour, "ms": 5, "lw": 1.4, "elinewidth": 1, "label": model}
             axes.errorbar(x, mean, bars, fmt=mark + "-", **style)
         axes.set_xscale("log")
@@ -213,7 +221,7 @@ def evaluate(out: Path, _: int) -> None:
         axes.minorticks_off()
         axes.set_ylim(-3, 6)
         short = title.replace("segmentation", "linear").replace(" of the test images", " photos")
-        dress(axes, short, x="labelled images", y="mIoU of 7 minus raw")
+        style_axes(axes, short, x="labelled images", y="mIoU of 7 minus raw")
     for empty in places[len(wanted) :]:
         empty.set_axis_off()
     places[0].legend(frameon=False, fontsize=9, loc="upper left")

@@ -27,22 +27,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearvit.retrieval.describe import Described, Recipe
-from clearvit.retrieval.filling import IndexConfig
-from clearvit.retrieval.matching import Matching
-from clearvit.retrieval.rerank import rerank_list
-from clearvit.retrieval.store import Entry, Store
+from clearvit.retrieval.config import IndexConfig
+from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
+from clearvit.retrieval.index.store import Entry, Rows, Store
+from clearvit.retrieval.reranking import Nearest, rerank_nearest
+from data import RESULTS
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "search_index.md"
+RESULT = RESULTS / "search_index.md"
 SIDE, CHANNELS, CLUSTERS, HITS, CANDIDATES = 7, 384, 300, 10, 100
-RECIPE = Recipe(
+SPEC = FeatureSpec(
     model="synthetic",
     fingerprint="",
     size=(224, 224),
     patches=(16, 16),
     grid=(SIDE, SIDE),
     descriptor="class",
-    marginal="uniform",
+    patch_weights="uniform",
     channels=CHANNELS,
     width=CHANNELS,
 )
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--commit", type=int, default=1000, help="images per write")
-    parser.add_argument("--approximate-from", type=int, default=IndexConfig().exact_up_to)
+    parser.add_argument("--approximate-from", type=int, default=IndexConfig().ann_above)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path, default=RESULT)
@@ -87,19 +87,19 @@ def main() -> None:
 
 
 def measured(count: int, work: Path, options: argparse.Namespace) -> Measured:
-    store = Store.create(work / "index", RECIPE, None)
+    store = Store.create(work / "index", SPEC, None)
     seconds = 0.0
     for entries, described in pieces(count, options.commit):
         start = time.perf_counter()
         store.put(entries, described)
         seconds += time.perf_counter() - start
     start = time.perf_counter()
-    store.tidy(keep=timedelta(0), always=True)
+    store.compact(keep=timedelta(0), always=True)
     seconds += time.perf_counter() - start
     structure = 0.0
     if count >= options.approximate_from:
         start = time.perf_counter()
-        store.make_approximate()
+        store.build_ann_index()
         structure = time.perf_counter() - start
     disk = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
     queries = near(options.queries, seed=-1)
@@ -112,7 +112,7 @@ def measured(count: int, work: Path, options: argparse.Namespace) -> Measured:
     return Measured(count, seconds, structure, disk, times, recall(store, queries, structure > 0))
 
 
-def pieces(count: int, size: int) -> Iterator[tuple[list[Entry], Described]]:
+def pieces(count: int, size: int) -> Iterator[tuple[list[Entry], ImageFeatures]]:
     """Images of a made-up collection, some at a time."""
     for start in range(0, count, size):
         number = min(size, count - start)
@@ -125,7 +125,7 @@ def pieces(count: int, size: int) -> Iterator[tuple[list[Entry], Described]]:
             for i in range(start, start + number)
         ]
         weights = torch.full((number, SIDE * SIDE), 1 / SIDE**2)
-        yield entries, Described(descriptors, patches, weights)
+        yield entries, ImageFeatures(descriptors, patches, weights)
 
 
 def near(number: int, *, seed: int) -> Tensor:
@@ -142,13 +142,18 @@ def timed(store: Store, queries: Tensor, *, heavy: bool, exact: bool) -> tuple[f
     for query in queries:
         start = time.perf_counter()
         count = CANDIDATES if heavy else HITS
-        rows = store.nearest(query, count, where=None, heavy=heavy, exact=exact)
-        if heavy and rows.described is not None:
-            images = rows.described.locals(RECIPE)
-            rerank_list(rows.similarity, images[:1], images, method=Matching(), weight=0.3)
+        rows = store.nearest(query, count, where=None, with_features=heavy, exact=exact)
+        if heavy and rows.features is not None:
+            images = rows.features.local_features(SPEC)
+            nearest = Nearest(torch.arange(len(images))[None], rows.similarity[None])
+            rerank_nearest(nearest, images[:1], images, weight=0.3)
         seconds.append(time.perf_counter() - start)
     p50, p99 = np.percentile(seconds[1:], (50, 99))  # the first one warms up
     return float(p50), float(p99)
+
+
+def first_hits(store: Store, query: Tensor, *, exact: bool) -> Rows:
+    return store.nearest(query, HITS, where=None, with_features=False, exact=exact)
 
 
 def recall(store: Store, queries: Tensor, approximate: bool) -> float:
@@ -157,8 +162,7 @@ def recall(store: Store, queries: Tensor, approximate: bool) -> float:
     found = 0
     for query in queries:
         sets = [
-            {e.name for e in store.nearest(query, HITS, where=None, heavy=False, exact=x).entries}
-            for x in (False, True)
+            {hit.name for hit in first_hits(store, query, exact=x).entries} for x in (False, True)
         ]
         found += len(sets[0] & sets[1])
     return found / (HITS * len(queries))

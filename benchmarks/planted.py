@@ -31,13 +31,13 @@ import torch
 from torch import Tensor, nn
 
 import clearvit as cv
-from clearvit.cure.testtime import test_time
+from clearvit.cures.test_time import test_time
 from clearvit.files import write_json
 from clearvit.images import find_images
 from clearvit.testing.planted import Kind
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "planted.md"
+RESULT = RESULTS / "planted.md"
 DEPTH, BLOCK = 6, 3
 HEARD = 12  # photos to find a unit's direction on
 WRITTEN = "high-norm, written by a hidden unit"
@@ -51,7 +51,7 @@ ROWS: dict[str, tuple[Kind, bool]] = {  # laid over the tokens: kind, instead of
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA / "photos")
+    parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--photos", type=int, default=60)
     parser.add_argument("--held", type=int, default=24)
     parser.add_argument("--epochs", type=int, default=8)

@@ -21,17 +21,17 @@ from pathlib import Path
 import torch
 
 import clearvit as cv
-from clearvit.dense.features import Features, drawn, extracted, whole_picture
-from clearvit.dense.layouts import read_masks
-from clearvit.dense.linear import LinearHead
-from clearvit.dense.metrics import segmentation_metrics
-from clearvit.dense.segmentation import measure_whole
-from clearvit.dense.sgd import cached_batches, fit_fast, fit_steps
-from clearvit.dense.splits import MaskSplit
+from clearvit.datasets.masks import read_masks
+from clearvit.datasets.splits import MaskSplit
 from clearvit.files import write_json, written_whole
+from clearvit.probes.features import Features, extract_features, sample_images, use_whole_image
+from clearvit.probes.linear import LinearHead
+from clearvit.probes.metrics import segmentation_metrics
+from clearvit.probes.segmentation import measure_whole
+from clearvit.probes.sgd import pixel_batches, train_fast_head, train_head
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "probe_recipes.md"
+RESULT = RESULTS / "probe_recipes.md"
 RECIPES = ("fast", "sgd")
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 
@@ -39,7 +39,7 @@ POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--data", type=Path, default=DATA / "voc")
+    parser.add_argument("--data", type=data_path, default=f"{DATA}/voc")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--labelled", type=int, nargs="+", default=[300, 60])
     parser.add_argument("--seeds", type=int, default=3)
@@ -49,10 +49,13 @@ def main() -> None:
     if not options.data.is_dir():
         sys.exit(f"'{options.data}' is not there; pass --data.")
     torch.set_num_threads(options.threads)
-    backbone = whole_picture(cv.load("demo"))
+    backbone = use_whole_image(cv.load("demo"))
     train, test = (read_masks(options.data, split=split) for split in ("train", "val"))
     kept = {"size": options.size, "cache": options.work / "tokens"}
-    with extracted(backbone, train, **kept) as seen, extracted(backbone, test, **kept) as held:
+    with (
+        extract_features(backbone, train, **kept) as seen,
+        extract_features(backbone, test, **kept) as held,
+    ):
         bench = Bench(seen, held, train, test, options)
         fits = [
             bench.fit(recipe, labelled, seed)
@@ -81,7 +84,7 @@ class Bench:
         name = f"{recipe}-{size}-{labelled}-{steps}-{self.options.threads}-{seed}.json"
         file = self.options.work / "recipes" / name
         if not file.exists():
-            chosen = drawn(len(self.train), labelled, 0)
+            chosen = sample_images(len(self.train), labelled, 0)
             wall, cpu = time.perf_counter(), time.process_time()
             head = self._head(recipe, chosen, seed)
             seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
@@ -99,11 +102,11 @@ class Bench:
 
     def _head(self, recipe: str, chosen: list[int], seed: int) -> LinearHead:
         if recipe == "fast":
-            return fit_fast(self.seen, self.train, chosen, seed=seed)
+            return train_fast_head(self.seen, self.train, chosen, seed=seed)
         where = torch.device("cpu")
-        batches = cached_batches(self.seen, self.train, chosen, seed=seed, device=where)
+        batches = pixel_batches(self.seen, self.train, chosen, seed=seed, device=where)
         classes, steps = len(self.train.classes), self.options.iterations
-        return fit_steps(batches, classes=classes, steps=steps, seed=seed)
+        return train_head(batches, classes=classes, steps=steps, seed=seed)
 
 
 def page(fits: list[dict], tested: int, options: argparse.Namespace) -> str:
@@ -145,7 +148,7 @@ PAGE = """# The fast segmentation probe against the stepwise one
 The raw model at {size} px, tokens cached, {tested} test images, {threads} thread(s). `sgd`: {steps}
 steps of AdamW, batch 8, the published head and loss without augmentation. `fast`: the same head,
 half the steps at twice the rate, and the shares of the classes in four cells of each patch instead
-of pixels. Mean of {seeds} seeds (lowest to highest), one draw of labelled images; seconds are the
+of pixels. Mean of {seeds} seeds (lowest to highest), one sample of labelled images; seconds are the
 median of the fit alone. The settings of `fast` were chosen on these test images. {date}. Reproduce:
 `python benchmarks/probe_recipes.py --work WORK --threads {threads}`
 

@@ -1,4 +1,4 @@
-"""Pruned, exported and quantised models against dense timm: speed in one interleaved run.
+"""Pruned, exported and quantized models against dense timm: speed in one interleaved run.
 
     python benchmarks/prune.py
     python benchmarks/prune.py --models deit --threads 1 --batches 1 --repeats 3    # a part of it
@@ -29,12 +29,13 @@ import torch
 
 import clearvit as cv
 from clearvit.backbones.vit import VitBackbone
-from clearvit.bench.machine import sgemm, this_machine
-from clearvit.bench.timing import Spread, ratios, take_turns
-from clearvit.prune.cost import macs
-from clearvit.prune.prune import prune
+from clearvit.benchmarking.machine import sgemm, this_machine
+from clearvit.pruning.cost import macs
+from clearvit.pruning.prune import prune
+from clearvit.timing import Spread, speed_ratios, time_interleaved
+from data import RESULTS
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "prune.md"
+RESULT = RESULTS / "prune.md"
 SIZES = {"deit": 224, "dinov2": 518}
 TITLES = {"deit": "DeiT-S/16, 224 px", "dinov2": "DINOv2 ViT-S/14, 518 px"}
 KEEP = 0.7
@@ -53,7 +54,7 @@ ROWS = (
     "OpenVINO dense",
     "OpenVINO pruned",
 )
-GRAPHS: dict[str, tuple[str, bool, str | None]] = {  # format, pruned, quantised
+GRAPHS: dict[str, tuple[str, bool, str | None]] = {  # format, pruned, quantized
     "int8 dense (ONNX Runtime)": ("onnx", False, "int8"),
     "int8 pruned (ONNX Runtime)": ("onnx", True, "int8"),
     "ONNX Runtime dense": ("onnx", False, None),
@@ -134,13 +135,15 @@ def column(
     passes += [lambda b=one: b.forward(pixels) for one in backbones.values()]  # type: ignore[misc]
     product, cost = sgemm(torch.device("cpu"))
     with torch.inference_mode():
-        times = take_turns([*passes, product], repeats=options.repeats, patience=options.patience)
+        times = time_interleaved(
+            [*passes, product], rounds=options.repeats, patience=options.patience
+        )
     whole = macs(dense).total
     rate = cost / statistics.median(times[-1])
     found = []
     for row, own in zip(rows, times, strict=False):  # the last is the product
         share = whole / cost_of(backbones.get(row, dense))
-        ratio = Spread.of(ratios(times[0], own))
+        ratio = Spread.of(speed_ratios(times[0], own))
         speed = batch / statistics.median(own)
         found.append(
             {
@@ -164,7 +167,7 @@ def backbone_of(model: str, size: int) -> VitBackbone:
     if model == "dinov2":
         loaded = cv.load("demo", size=size)
     else:
-        import timm
+        from clearvit.backbones.guarded_timm import timm
 
         torch.manual_seed(0)
         network = timm.create_model("deit_small_patch16_224", num_classes=0, dynamic_img_size=True)
@@ -184,12 +187,12 @@ def contender(row: str, dense: VitBackbone, model: str, batch: int, work: Path) 
         return prune(dense, keep=KEEP, fill="mean")
     if row == MERGED:
         return prune(dense, keep=KEEP, scorer="merge")
-    format, is_pruned, quantise = GRAPHS[row]
+    format, is_pruned, quantize = GRAPHS[row]
     height, width = dense.fitting_size()
-    out = work / f"{model}-{height}x{width}-{batch}-{format}-{is_pruned}-{quantise}"
+    out = work / f"{model}-{height}x{width}-{batch}-{format}-{is_pruned}-{quantize}"
     if not out.is_dir():
         source = pruned if is_pruned else dense
-        done = cv.export(source, out, format=format, batch=batch, quantise=quantise)  # type: ignore[arg-type]
+        done = cv.export(source, out, format=format, batch=batch, quantize=quantize)  # type: ignore[arg-type]
         print(f"  exported {row}: {done.checks[0].relative:.1e}", file=sys.stderr, flush=True)
     return cv.load(f"{format}:{out}")
 

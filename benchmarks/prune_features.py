@@ -12,30 +12,27 @@ merged or the scores alone choose; with `--learned` by the predictors of a train
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import clearvit as cv
 from clearvit.images import find_images
-from clearvit.prune import macs, selection
-from clearvit.prune.prune import prune
-from clearvit.prune.pruned import PrunedBackbone
-from clearvit.prune.scores import SCORERS, Scorer
-from clearvit.prune.survivors import FILLS, Fill
+from clearvit.pruning import macs, selection
+from clearvit.pruning.config import FILLS, SCORERS, Fill, Scorer
+from clearvit.pruning.prune import prune
+from clearvit.pruning.pruned import PrunedBackbone
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "prune_features.md"
+RESULT = RESULTS / "prune_features.md"
 KEEPS = (0.7, 0.9, 0.5)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA / "voc" / "JPEGImages")
+    parser.add_argument("--images", type=data_path, default=f"{DATA}/voc/JPEGImages")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--photos", type=int, default=16)
     parser.add_argument("--learned", help="dir:PATH of a model with trained predictors")
@@ -88,24 +85,24 @@ def merging(options: argparse.Namespace, backbone: cv.Backbone, pixels: Tensor) 
         learned = cv.load(options.learned, size=options.size)
         assert isinstance(learned, PrunedBackbone)
         models["learned"] = learned
-    found, settings = (selection.WORTH, selection.FEW), []
+    found, settings = (selection.SCORE_WEIGHT, selection.PAIR_LIMIT), []
     settings += [(0.7, worth, 1.0) for worth in (0.0, 0.1, 0.2, 0.4, 0.8)]
     settings += [(keep, found[0], few) for keep in (0.65, 0.6, 0.55, 0.5) for few in (1.0, 0.0)]
     lines = ["", "Merging by scores, class token / map:", ""]
     lines += [f"| keep | weight of scores | who leaves | {' | '.join(models)} |"]
     lines += ["|---" * (3 + len(models)) + "|"]
     for keep, worth, few in settings:
-        selection.WORTH, selection.FEW = worth, few
+        selection.SCORE_WEIGHT, selection.PAIR_LIMIT = worth, few
         cells = []
         for pruned in models.values():
-            tokens = pruned.keeping(keep).tokens(pixels, batch=8)
+            tokens = pruned.with_keep(keep).tokens(pixels, batch=8)
             assert tokens.cls is not None and dense.cls is not None
             pairs = (tokens.cls, dense.cls), (tokens.patches, dense.patches)
             cells.append(" / ".join(f"{cosine(*pair):.3f}" for pair in pairs))
         chosen = "of pairs" if few else "by scores"
         lines.append(f"| {keep} | {worth} | {chosen} | {' | '.join(cells)} |")
         print(lines[-1], file=sys.stderr, flush=True)
-    selection.WORTH, selection.FEW = found
+    selection.SCORE_WEIGHT, selection.PAIR_LIMIT = found
     return "\n".join(lines) + "\n"
 
 
@@ -113,7 +110,7 @@ def rows() -> list[tuple[float, Scorer, Fill]]:
     every: list[tuple[float, Scorer, Fill]] = [
         (keep, scorer, "similar") for keep in KEEPS for scorer in SCORERS
     ]
-    others = [fill for fill in FILLS if fill not in ("similar", "learned")]
+    others = [fill for fill in FILLS if fill != "similar"]
     return every + [(0.7, s, fill) for s in ("class", "merge") for fill in others]
 
 

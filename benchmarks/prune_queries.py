@@ -20,17 +20,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import clearvit as cv
-from clearvit.evaluate.retrieval_layouts import read_collection
-from clearvit.prune.pruned import PrunedBackbone
-from clearvit.retrieval.metrics import bootstrap
+from clearvit.datasets.retrieval_layouts import read_retrieval
+from clearvit.pruning.pruned import PrunedBackbone
+from clearvit.stats import bootstrap
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "prune_queries.md"
+RESULT = RESULTS / "prune_queries.md"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=DATA / "cars")
+    parser.add_argument("--data", type=data_path, default=f"{DATA}/cars")
     parser.add_argument("--learned", help="dir:PATH of a model with trained predictors")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--keep", type=float, nargs="+", default=[0.7, 0.5])
@@ -40,7 +40,7 @@ def main() -> None:
     if not options.data.is_dir():
         sys.exit(f"'{options.data}' is not there; pass --data.")
     torch.set_num_threads(options.threads)
-    collection = read_collection(options.data)
+    collection = read_retrieval(options.data)
     labels = torch.tensor(collection.labels)
     dense = cv.load("demo", size=options.size)
     index = described(dense, collection.images)
@@ -64,7 +64,7 @@ def contenders(dense: cv.Backbone, options: argparse.Namespace) -> list[tuple[st
         for scorer in ("class", "merge"):
             found.append((f"{keep:g}, {scorer}", cv.prune(dense, keep=keep, scorer=scorer)))
         if isinstance(learned, PrunedBackbone):
-            found.append((f"{keep:g}, learned", learned.keeping(keep)))
+            found.append((f"{keep:g}, learned", learned.with_keep(keep)))
     return found  # type: ignore[return-value]
 
 

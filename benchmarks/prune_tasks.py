@@ -1,11 +1,11 @@
 """What does pruning cost in tasks? Learned predictors against every scorer without training.
 
-    python benchmarks/prune_tasks.py --work WORK [--epochs 2] [--unlock] [--plan]
+    python benchmarks/prune_tasks.py --work WORK [--epochs 2] [--unfreeze] [--plan]
 
 Trains DynamicViT's predictors on photos/ at keep 0.7 without labels, then measures on frozen tokens
 of the demo model at 224 px: the nearest image by class token on imagenet100/, and a linear probe of
 the restored map on voc/, fitted and tested with the same model: mean IoU of all classes and of
-seven well-populated ones. All rows see the same images and draws. Finished rows and the training
+seven well-populated ones. All rows see the same images and samples. Finished rows and the training
 stay in WORK: a run that was stopped goes on.
 """
 
@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,18 @@ from typing import Any
 import torch
 
 import clearvit as cv
-from clearvit.evaluate.config import EvaluateConfig
-from clearvit.evaluate.evaluate import evaluate
+from clearvit import PruneConfig
+from clearvit.evaluation.evaluate import evaluate
 from clearvit.files import write_json
 from clearvit.images import find_images
-from clearvit.prune import PruneConfig, macs, train_predictors
-from clearvit.prune.prune import prune
-from clearvit.prune.pruned import PrunedBackbone
-from clearvit.prune.scores import SCORERS
-from clearvit.prune.train import FORESEE, SETTLE
+from clearvit.pruning import macs
+from clearvit.pruning.config import SCORERS
+from clearvit.pruning.prune import prune
+from clearvit.pruning.pruned import PrunedBackbone
+from clearvit.pruning.training.train import FINETUNING, WARMUP
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "prune_tasks.md"
+RESULT = RESULTS / "prune_tasks.md"
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 TASKS = {"classification": "imagenet100", "segmentation": "voc"}
 METRICS = (
@@ -45,7 +44,7 @@ METRICS = (
 LEARNED = "learned predictors"
 DENSE = "dense"
 TRAINED_AT = 0.7
-AS_COSTLY = 0.74  # share at which scorers without training have the MACs of the learned 0.7
+AS_COSTLY = 0.74  # fraction at which scorers without training have the MACs of the learned 0.7
 ROWS = [
     (1.0, DENSE),
     *((TRAINED_AT, name) for name in (LEARNED, *SCORERS)),
@@ -66,7 +65,9 @@ def main() -> None:
     for row, task in sorted(waiting, key=lambda cell: cell[0][1] == LEARNED):  # training last
         backbone = dense if row[1] == DENSE else pruned(dense, *row, options)
         start = time.perf_counter()
-        table = evaluate(backbone, task=task, data=DATA / TASKS[task], config=config(task, options))  # type: ignore[arg-type]
+        table = evaluate(
+            backbone, task=task, data=options.data / TASKS[task], **options_of(task, options)
+        )
         found = {"value": table.to_json()["rows"][0], "gain": gain(backbone)}
         write_json(file_of(row, task, options), found)
         print(f"{row}, {task}: {time.perf_counter() - start:.0f} s", flush=True)
@@ -80,17 +81,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--settle", type=int, default=SETTLE)
+    parser.add_argument("--finetune-epochs", type=int, default=FINETUNING)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--unlock", action="store_true", help="let the backbone learn too")
-    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--unfreeze", action="store_true", help="train the backbone too")
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--plan", action="store_true", help="only say what is left")
-    options = parser.parse_args()
-    if not DATA.is_dir():
-        sys.exit(f"'{DATA}' is not there; set CLEARVIT_DATA.")
-    return options
+    parser.add_argument("--data", type=data_path, default=DATA)
+    return parser.parse_args()
 
 
 class Trained:
@@ -104,15 +103,16 @@ def trained(dense: cv.Backbone, options: argparse.Namespace) -> Trained:
     """Train, or take what an earlier call has trained; CPU seconds are those of the whole run."""
     out, clock = options.work / "pruned", options.work / "seconds.json"
     choice = PruneConfig(
+        keep=TRAINED_AT,
         epochs=options.epochs,
-        settle=options.settle,
+        finetune_epochs=options.finetune_epochs,
         batch=options.batch,
         lr=options.lr,
-        unlock=options.unlock,
+        unfreeze=options.unfreeze,
     )
-    pictures = [picture.source for picture in find_images(DATA / "photos")]
+    pictures = [picture.source for picture in find_images(options.data / "photos")]
     before = time.process_time()
-    backbone = train_predictors(dense, pictures, out=out, keep=TRAINED_AT, config=choice)
+    backbone = prune(dense, pictures, out=out, config=choice)
     if not clock.exists():
         write_json(clock, {"cpu_minutes": (time.process_time() - before) / 60})
     return Trained(backbone, json.loads(clock.read_text()))
@@ -122,15 +122,14 @@ def pruned(
     dense: cv.Backbone, keep: float, name: str, options: argparse.Namespace
 ) -> PrunedBackbone:
     if name == LEARNED:
-        return trained(dense, options).backbone.keeping(keep)
+        return trained(dense, options).backbone.with_keep(keep)
     return prune(dense, keep=keep, scorer=name)
 
 
-def config(task: str, options: argparse.Namespace) -> EvaluateConfig:
-    kept: dict[str, Any] = {"size": options.size}
+def options_of(task: str, options: argparse.Namespace) -> dict[str, Any]:
     if task == "segmentation":
-        return EvaluateConfig(labelled=(None,), subset=POPULATED, draws=1, **kept)
-    return EvaluateConfig(methods=("knn",), neighbours=1, draws=options.draws, **kept)
+        return {"size": options.size, "subset": POPULATED}
+    return {"size": options.size, "methods": ("knn",), "k": 1, "seeds": options.seeds}
 
 
 def gain(backbone: cv.Backbone) -> float:
@@ -154,21 +153,21 @@ def page(options: argparse.Namespace, learned: Trained) -> str:
         cells = " | ".join(cell(found[task]["value"], metric) for task, metric in METRICS)
         gained = found["classification"]["gain"]
         lines.append(f"| {row[0]:g} | {row[1]} | {gained:.2f} | {cells} |")
-    learns = "predictors and backbone" if options.unlock else "the predictors alone"
-    again = f"--epochs {options.epochs} --settle {options.settle} --batch {options.batch}"
-    again += f" --lr {options.lr:g}"
-    again += " --unlock" if options.unlock else ""
+    learns = "predictors and backbone" if options.unfreeze else "the predictors alone"
+    again = f"--epochs {options.epochs} --finetune-epochs {options.finetune_epochs}"
+    again += f" --batch {options.batch} --lr {options.lr:g}"
+    again += " --unfreeze" if options.unfreeze else ""
     return f"""# Tasks on pruned models
 
 `demo` (DINOv2 ViT-S/14), {options.size} px, stages before blocks 3, 6, 9. Learned: {learns}, at
-keep {TRAINED_AT}, on {len(find_images(DATA / "photos"))} photos without labels,
-{FORESEE} epochs of foresight, {options.epochs} of DynamicViT's and {options.settle} of settling,
-{learned.seconds["cpu_minutes"]:.0f} CPU minutes. The other shares use the same weights.
+keep {TRAINED_AT}, on {len(find_images(options.data / "photos"))} photos without labels,
+{WARMUP} epochs of warm-up, {options.epochs} of training, {options.finetune_epochs} of fine-tuning,
+{learned.seconds["cpu_minutes"]:.0f} CPU minutes. The other fractions use the same weights.
 {time.strftime("%Y-%m-%d")}, {platform.machine()}, torch {torch.__version__}. Reproduce:
 `python benchmarks/prune_tasks.py --work WORK {again}`
 
 1-NN: the nearest image by class token on 100 classes, mean ± standard deviation over
-{options.draws} splits. mIoU: linear probe on the restored map, VOC, seven well-populated and all 21
+{options.seeds} splits. mIoU: linear probe on the restored map, VOC, seven well-populated and all 21
 classes. In brackets the 95 % interval over resampled test images. Index and queries are pruned
 alike.
 
@@ -180,8 +179,8 @@ alike.
 
 def cell(row: dict[str, Any], metric: str) -> str:
     value = row["values"][metric]
-    spread = "" if value["spread"] is None else f" ± {value['spread']:.1f}"
-    return f"{value['mean']:.1f}{spread} ({value['low']:.1f} to {value['high']:.1f})"
+    std = "" if value["std"] is None else f" ± {value['std']:.1f}"
+    return f"{value['mean']:.1f}{std} ({value['low']:.1f} to {value['high']:.1f})"
 
 
 if __name__ == "__main__":

@@ -28,15 +28,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "rerank.md"
+from data import DATA, RESULTS, data_path
+
+RESULT = RESULTS / "rerank.md"
 EPSILON, GOAL, CANDIDATES, LIMIT = 0.05, 1e-6, 100, 20_000
 OURS = "clearvit"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=DATA / "cars", help="class folders of photos")
+    parser.add_argument("--data", type=data_path, default=f"{DATA}/cars", help="class folders")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--patches", type=int, nargs="+", default=[49, 196])
@@ -112,14 +113,15 @@ def photographed(folder: Path, side: int) -> Images:
 
     import clearvit as cv
     from clearvit.images import find_images
-    from clearvit.retrieval.describe import describe, make_recipe
+    from clearvit.retrieval.config import IndexConfig
+    from clearvit.retrieval.image_features import extract_features, make_spec
 
     backbone = cv.load("demo", size=224)
     pictures = find_images(folder)
     chosen = pictures[:: max(1, len(pictures) // (1 + CANDIDATES))][: 1 + CANDIDATES]
-    recipe = make_recipe(backbone, grid=side)
+    spec = make_spec(backbone, IndexConfig(grid=side))
     paths = [str(picture.source) for picture in chosen]
-    parts = [describe(backbone, pixels, recipe) for pixels in backbone.pixels(paths)]
+    parts = [extract_features(backbone, pixels, spec) for pixels in backbone.pixels(paths)]
     return Images(*(torch.cat([getattr(p, n) for p in parts]) for n in Images.__annotations__))
 
 
@@ -128,7 +130,7 @@ Solver = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
 def solvers() -> dict[str, Solver]:
-    from clearvit.retrieval.transport import transport
+    from clearvit.retrieval.matching.optimal_transport import transport
 
     def ours(similarity: Any, u: Any, v: Any) -> tuple[Any, Any]:
         found = transport(similarity, u, v, EPSILON)
@@ -186,7 +188,7 @@ def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str,
 
 def timed_pairs(images: Images, rounds: int) -> dict[str, Any]:
     """Pairs per second, and how exact: score against double precision, error of the marginals."""
-    from clearvit.retrieval.transport import transport
+    from clearvit.retrieval.matching.optimal_transport import transport
 
     similarity = images.patches[:1] @ images.patches[1:].transpose(1, 2)
     u = images.weights[:1].expand(CANDIDATES, -1).contiguous()
@@ -207,29 +209,29 @@ def timed_queries(images: Images, side: int, rounds: int) -> dict[str, Any]:
     """Seconds to read 100 candidates of an index, compare and sort them."""
     import torch
 
-    from clearvit.retrieval.describe import Described, Recipe
-    from clearvit.retrieval.store import Entry, Store
+    from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
+    from clearvit.retrieval.index.store import Entry, Store
 
     cells, width = images.patches.shape[1:]
     channels = images.descriptors.shape[1]
-    recipe = Recipe(
+    spec = FeatureSpec(
         "none", "", (224, 224), (side, side), (side, side), "class", "uniform", channels, width
     )
-    assert recipe.cells == cells
+    assert spec.cells == cells
     entries = [Entry(f"{i:03d}", "", "", "", 0, 0, 0, 0) for i in range(CANDIDATES)]
     with tempfile.TemporaryDirectory() as folder:
-        store = Store.create(Path(folder) / "index", recipe, None)
+        store = Store.create(Path(folder) / "index", spec, None)
         kept = (images.descriptors[1:], images.patches[1:], images.weights[1:])
-        store.put(entries, Described(*kept))
+        store.put(entries, ImageFeatures(*kept))
 
         def query(solve: Solver) -> object:
             rows = store.nearest(
-                images.descriptors[0], CANDIDATES, where=None, heavy=True, exact=True
+                images.descriptors[0], CANDIDATES, where=None, with_features=True, exact=True
             )
-            assert rows.described is not None
-            similarity = images.patches[0] @ rows.described.patches.transpose(1, 2)
+            assert rows.features is not None
+            similarity = images.patches[0] @ rows.features.patches.transpose(1, 2)
             u = images.weights[:1].expand(CANDIDATES, -1)
-            score = rows.similarity + solve(similarity, u, rows.described.weights)[1]
+            score = rows.similarity + solve(similarity, u, rows.features.weights)[1]
             return torch.sort(score, descending=True, stable=True).indices
 
         runs = {name: lambda s=solve: query(s) for name, solve in solvers().items()}

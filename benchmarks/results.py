@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+from data import RESULTS
+
 COMMAND = re.compile(r"`(python benchmarks/[^`]+)`")
 DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 

@@ -1,21 +1,20 @@
-"""Does structure help? Descriptors against re-ranking, on labelled photos.
+"""Does patch-level re-ranking help? Against descriptors, on labelled images.
 
     python benchmarks/retrieval.py [--cured dir:PATH] [--sets cars flowers corridor]
     python benchmarks/retrieval.py --search [--cured dir:PATH]      # what could make it help
     python benchmarks/retrieval.py --explanation                    # are explanations true?
 
-The first table compares full, partial (0.7) and automatic transport under every marginal, mutually
-nearest patches and Chamfer, at weight 1 and as the guard decides, all on the same queries. The
-second searches layer, projection, centring, artifacts, grid, calibration and weight: chosen on the
-even classes (or queries), reported on the odd ones. Features are extracted once into --work, every
-finished table is kept there, and a run that was stopped goes on.
+The first table compares full, partial (0.7) and automatic transport with all patch weights,
+mutually nearest patches and Chamfer, at weight 1 and as the gate decides, all on the same
+queries. The second searches layer, projection, centering, artifacts, grid, calibration and weight:
+chosen on the even classes (or queries), reported on the odd ones. Features are extracted once into
+--work, every finished table is kept there, and a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -24,14 +23,12 @@ from typing import Any
 import torch
 
 import clearvit as cv
-from clearvit.evaluate.config import EvaluateConfig
-from clearvit.evaluate.evaluate import Task, evaluate
-from clearvit.evaluate.retrieval_config import RetrievalConfig
+from clearvit.evaluation.evaluate import evaluate
 from clearvit.files import write_json
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "retrieval.md"
-MARGINALS = ("uniform", "attention", "rollout", "rollout_min", "without_artifacts", "cross")
+RESULT = RESULTS / "retrieval.md"
+WEIGHTS = ("uniform", "attention", "rollout", "rollout-min", "without-artifacts", "cross")
 METHODS = ("transport", "mutual", "chamfer")
 SHOWN = ("P@1", "RP", "MAP@R", "MAP@R (diml)", "R@5", "Δ P@1", "Δ MAP@R", "won", "lost", "mass")
 
@@ -44,7 +41,7 @@ def title_of(model: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cured", nargs="*", default=[], help="more models, such as dir:PATH")
-    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--sets", nargs="+", default=["cars", "flowers", "corridor"])
     parser.add_argument("--objects", default="voc", help="set with masks, of --explanation")
     parser.add_argument("--classes", type=int, help="a few of the classes only, to try it out")
@@ -76,7 +73,7 @@ def main() -> None:
 
 def tables_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) -> str:
     parts = [
-        "# Retrieval: descriptors against structure\n",
+        "# Retrieval: descriptors against patch-level re-ranking\n",
         f"{options.size} px, the nearest 100 re-ranked, percent, 95 % intervals over queries;"
         " Δ is the difference to descriptors on the same queries, won and lost the share of"
         " queries whose MAP@R rose and fell. Queries of a class are not independent, so intervals"
@@ -89,7 +86,7 @@ def tables_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) 
             for method in METHODS:
                 found = kept(backbone, "retrieval", name, method, options)
                 rows += found["rows"][bool(rows) :]  # the row of descriptors once
-            text = f"{guarded_table(rows)}\n\n{guard_verdict(rows)}"
+            text = f"{gated_table(rows)}\n\n{gate_verdict(rows)}"
             parts.append(f"## {name}, {title_of(model)}\n\n{text}\n")
             print(parts[-1], flush=True)
     return "\n".join(parts)
@@ -105,44 +102,36 @@ def explanation_page(backbones: dict[str, cv.Backbone], options: argparse.Namesp
     for model, backbone in backbones.items():
         rows: list[dict[str, Any]] = []
         for method in METHODS:
-            rows += kept(backbone, "explanation", options.objects, method, options)["rows"]
+            rows += kept(backbone, "faithfulness", options.objects, method, options)["rows"]
         parts.append(f"## {options.objects}, {title_of(model)}\n\n{table(rows, None)}\n")
         print(parts[-1], flush=True)
     return "\n".join(parts)
 
 
 def kept(
-    backbone: cv.Backbone, task: Task, name: str, method: str, options: argparse.Namespace
+    backbone: cv.Backbone, task: str, name: str, method: str, options: argparse.Namespace
 ) -> dict[str, Any]:
     """One finished table, from --work when it is there."""
     key = f"{task}-{name}-{method}-{backbone.fingerprint()[:8]}-{options.limit}-{options.classes}"
     file = options.work / f"{key}.json"
     if not file.exists():
         start = time.perf_counter()
-        marginals = MARGINALS if task == "retrieval" else (*MARGINALS[:2], *MARGINALS[4:])
-        retrieval = RetrievalConfig(
-            methods=(method,),  # type: ignore[arg-type]
-            marginals=marginals,  # type: ignore[arg-type]
-            masses=(1.0, 0.7, "auto") if task == "retrieval" else (1.0, "auto"),
-        )
-        config = EvaluateConfig(
+        weights = WEIGHTS if task == "retrieval" else (*WEIGHTS[:2], *WEIGHTS[4:])
+        found = evaluate(
+            backbone,
+            task=task,
+            data=some_classes(options.data / name, options),
             size=options.size,
             limit=options.limit or (None if task == "retrieval" else 60),
             cache=options.work / "features",
-            resamples=2000,
-            retrieval=retrieval,
+            methods=(method,),
+            patch_weights=weights,
+            masses=(1.0, 0.7, "auto") if task == "retrieval" else (1.0, "auto"),
         )
-        folder = some_classes(options.data / name, options)
-        found = evaluate(backbone, task=task, data=folder, config=config, progress=progress)
         write_json(file, found.to_json())
         print(f"{file.name}: {time.perf_counter() - start:.0f} s", flush=True)
     content: dict[str, Any] = json.loads(file.read_text())
     return content
-
-
-def progress(done: int, total: int) -> None:
-    if done % 50 == 0 or done == total:
-        print(f"  {done} of {total} images", file=sys.stderr, flush=True)
 
 
 def some_classes(folder: Path, options: argparse.Namespace) -> Path:
@@ -168,21 +157,21 @@ def table(rows: list[dict[str, Any]], names: tuple[str, ...] | None = SHOWN) -> 
     return "\n".join(lines)
 
 
-def guarded_table(rows: list[dict[str, Any]]) -> str:
-    """One line per setting at weight 1, and beside it what the guard makes of it."""
-    guarded = {row["setting"].partition(", guard")[0]: row for row in rows if guards(row)}
-    plain = [row for row in rows if not guards(row)]
+def gated_table(rows: list[dict[str, Any]]) -> str:
+    """One line per setting at weight 1, and beside it what the gate makes of it."""
+    gated = {row["setting"].partition(", gate")[0]: row for row in rows if has_gate(row)}
+    plain = [row for row in rows if not has_gate(row)]
     head, rule, *lines = table(plain).splitlines()
     lines = [f"{lines[0]} \N{EN DASH} | \N{EN DASH} |", *lines[1:]]
     for place, row in enumerate(plain[1:], start=1):
-        said = guarded[row["setting"].removesuffix(", weight 1")]
+        said = gated[row["setting"].removesuffix(", weight 1")]
         weight = said["setting"].rpartition("(")[2].rstrip(")")
         lines[place] += f" {weight} | {cell(said['values']['Δ MAP@R'])} |"
-    return "\n".join([f"{head} guard's weight | Δ MAP@R, guarded |", f"{rule}---|---|", *lines])
+    return "\n".join([f"{head} gate's weight | Δ MAP@R, gated |", f"{rule}---|---|", *lines])
 
 
-def guards(row: dict[str, Any]) -> bool:
-    return ", guard" in row["setting"]
+def has_gate(row: dict[str, Any]) -> bool:
+    return ", gate" in row["setting"]
 
 
 def cell(value: dict[str, float] | None) -> str:
@@ -193,13 +182,13 @@ def cell(value: dict[str, float] | None) -> str:
     return f"{value['mean']:.{digits}f} [{low}, {high}]"
 
 
-def guard_verdict(rows: list[dict[str, Any]]) -> str:
-    """Hold every decision of the guard against the ranking by descriptors."""
-    guarded = [row for row in rows if guards(row)]
-    worst = min(row["values"]["Δ MAP@R"]["mean"] for row in guarded)
-    zero = sum("guard (0)" in row["setting"] for row in guarded)
+def gate_verdict(rows: list[dict[str, Any]]) -> str:
+    """Hold every decision of the gate against the ranking by descriptors."""
+    gated = [row for row in rows if has_gate(row)]
+    worst = min(row["values"]["Δ MAP@R"]["mean"] for row in gated)
+    zero = sum("gate (0)" in row["setting"] for row in gated)
     return (
-        f"The guard keeps the descriptors in {zero} of {len(guarded)} settings; its worst"
+        f"The gate keeps the descriptors in {zero} of {len(gated)} settings; its worst"
         f" difference in MAP@R is {worst:+.2f}."
     )
 

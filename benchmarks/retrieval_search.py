@@ -23,15 +23,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import clearvit as cv
-from clearvit.evaluate.retrieval_collection import Collection
-from clearvit.evaluate.retrieval_layouts import read_collection
+from clearvit.artifacts.outliers import outlier_mask
+from clearvit.datasets.retrieval_dataset import RetrievalDataset
+from clearvit.datasets.retrieval_layouts import read_retrieval
 from clearvit.files import write_json, written_whole
-from clearvit.retrieval.guard import choose_weight
-from clearvit.retrieval.marginals import class_attention, flag_artifacts, without_artifacts
-from clearvit.retrieval.matching import Locals, Matching, match
-from clearvit.retrieval.metrics import bootstrap, per_query_metrics, won_and_lost
-from clearvit.retrieval.pooling import pool, pool_marginal
+from clearvit.retrieval.config import Matching
+from clearvit.retrieval.gate import choose_weight
+from clearvit.retrieval.matching.patch_matching import LocalFeatures, match
+from clearvit.retrieval.matching.pooling import pool_patches, pool_weights
+from clearvit.retrieval.patch_weights import class_attention, remove_artifacts
+from clearvit.retrieval.ranking_metrics import per_query_metrics
 from clearvit.retrieval.whitening import Whitening
+from clearvit.stats import bootstrap
 
 BLOCKS = (6, 8, 9, 10, 11, 12)  # counted from 1
 PROJECTIONS = ("token", "key", "query", "value")
@@ -78,7 +81,7 @@ def search_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) 
         f" `python benchmarks/retrieval.py --search --sets {' '.join(options.sets)}`\n"
     )
     for name in options.sets:
-        collection = read_collection(some_classes(options.data / name, options))
+        collection = read_retrieval(some_classes(options.data / name, options))
         for model, backbone in backbones.items():
             bank = Bank(backbone, collection, name, options)
             parts.append(f"## {name}, {title_of(model)}\n\n{searched(bank, options)}\n")
@@ -90,7 +93,11 @@ class Bank:
     """Features of a collection on disk, extracted when they are not there."""
 
     def __init__(
-        self, backbone: cv.Backbone, collection: Collection, name: str, options: argparse.Namespace
+        self,
+        backbone: cv.Backbone,
+        collection: RetrievalDataset,
+        name: str,
+        options: argparse.Namespace,
     ) -> None:
         self.collection = collection
         self.blocks = [b for b in BLOCKS if b <= backbone.depth]
@@ -131,7 +138,7 @@ class Bank:
         found = {
             "descriptors": F.normalize(norm(tokens.prefix)[:, 0], dim=-1),
             "attention": class_attention(tokens.prefix_attention[-1], prefix),
-            "flags": flag_artifacts(tokens.norms),
+            "flags": outlier_mask(tokens.norms),
         }
         for block, layer in zip(self.blocks, layers, strict=True):
             found[f"{block}.token"] = norm(tokens.layers[layer].patches).half()
@@ -147,15 +154,15 @@ class Bank:
                 parts.append(content.get_tensor(key))
         return torch.cat(parts)
 
-    def locals(self, choice: Choice) -> Locals:
+    def local_features(self, choice: Choice) -> LocalFeatures:
         """Unit patches (N, R, C) and weights of all images."""
         patches = self._read(f"{choice.block}.{choice.projection}").float()
         patches = spread_out(patches, choice.spread)
         keep = ~self.flags if choice.clean else None
-        weights = without_artifacts(self.attention, self.flags) if choice.clean else self.attention
+        weights = remove_artifacts(self.attention, self.flags) if choice.clean else self.attention
         to = (choice.grid, choice.grid)
-        local = F.normalize(pool(patches, self.native, to, keep=keep), dim=-1)
-        return Locals(local, pool_marginal(weights, self.native, to))
+        local = F.normalize(pool_patches(patches, self.native, to, keep=keep), dim=-1)
+        return LocalFeatures(local, pool_weights(weights, self.native, to))
 
 
 def spread_out(patches: Tensor, how: str) -> Tensor:
@@ -170,8 +177,8 @@ def spread_out(patches: Tensor, how: str) -> Tensor:
 def halves(bank: Bank) -> tuple[Half, Half]:
     """Even and odd classes, each searched among themselves; or even and odd queries."""
     collection = bank.collection
-    numbers = torch.arange(collection.queries)
-    if not collection.among:
+    numbers = torch.arange(collection.num_queries)
+    if not collection.queries_in_gallery:
         return _half(bank, numbers[::2], None), _half(bank, numbers[1::2], None)
     classes = torch.tensor(collection.labels).unique(return_inverse=True)[1]
     return tuple(_half(bank, numbers[classes % 2 == i], classes % 2 == i) for i in (0, 1))  # type: ignore[return-value]
@@ -180,7 +187,7 @@ def halves(bank: Bank) -> tuple[Half, Half]:
 def _half(bank: Bank, queries: Tensor, members: Tensor | None) -> Half:
     collection = bank.collection
     count = len(collection.gallery)
-    places = torch.tensor([collection.place(int(q)) for q in queries])
+    places = torch.tensor([collection.query_index(int(q)) for q in queries])
     similarity = bank.descriptors[places] @ bank.descriptors[:count].T
     if members is not None:
         similarity[:, ~members] = -torch.inf
@@ -190,14 +197,18 @@ def _half(bank: Bank, queries: Tensor, members: Tensor | None) -> Half:
     top = min(TOP, there)
     order = found.indices[:, :top]
     relevant = collection.relevant(queries, order)
-    return Half(queries, order, found.values[:, :top], relevant, collection.right(queries))
+    return Half(
+        queries, order, found.values[:, :top], relevant, collection.count_positives(queries)
+    )
 
 
-def structural(bank: Bank, half: Half, choice: Choice, images: Locals | None = None) -> Tensor:
-    """Structural similarity of the candidates, (Q, K)."""
-    images = bank.locals(choice) if images is None else images
+def patch_similarities(
+    bank: Bank, half: Half, choice: Choice, images: LocalFeatures | None = None
+) -> Tensor:
+    """Patch similarity of the candidates, (Q, K)."""
+    images = bank.local_features(choice) if images is None else images
     matching = COMPARISONS[choice.comparison]
-    places = [bank.collection.place(int(q)) for q in half.queries]
+    places = [bank.collection.query_index(int(q)) for q in half.queries]
     return torch.stack(
         [
             match(images[p : p + 1], images[row], matching).score
@@ -226,14 +237,14 @@ def combined(near: Tensor, close: Tensor, how: str, weight: float) -> Tensor:
 def tried(bank: Bank, half: Half, choices: Iterable[Choice], file: Path) -> dict[str, float]:
     """MAP@R on a half, by choice, calibration and weight; what the file has is not done again."""
     known: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
-    features: tuple[Choice, Locals] | None = None
+    features: tuple[Choice, LocalFeatures] | None = None
     for choice in choices:
         if _key(choice, CALIBRATIONS[0], WEIGHTS[0]) in known:
             continue
         source = replace(choice, comparison="")
         if features is None or features[0] != source:
-            features = (source, bank.locals(choice))
-        close = structural(bank, half, choice, features[1])
+            features = (source, bank.local_features(choice))
+        close = patch_similarities(bank, half, choice, features[1])
         for how in CALIBRATIONS:
             for weight in WEIGHTS:
                 value = scored(half, combined(half.similarity, close, how, weight)).mean()
@@ -308,21 +319,21 @@ def stage_table(title: str, known: dict[str, float], choices: list[Choice], base
 
 
 def verdict(bank: Bank, half: Half, choice: Choice, how: str, weight: float) -> str:
-    """Measure the choice once on the half that took no part in it, and what the guard says."""
-    close = structural(bank, half, choice)
+    """Measure the choice once on the half that took no part in it, and what the gate says."""
+    close = patch_similarities(bank, half, choice)
     base = scored(half, half.similarity)
     ours = scored(half, combined(half.similarity, close, how, weight))
     gain = bootstrap(ours - base)
-    won, lost = won_and_lost(base, ours)
+    won, lost = int((ours > base).sum()), int((ours < base).sum())
     text = (
         f"**Other half:** descriptors {float(base.mean()):.2f}, {choice}, {how}, weight {weight:g}:"
         f" {float(ours.mean()):.2f}, difference {gain.mean:+.2f} [{gain.low:+.2f},"
         f" {gain.high:+.2f}], {won} queries won and {lost} lost.\n"
     )
-    if bank.collection.among:
+    if bank.collection.queries_in_gallery:
         place = torch.full((len(bank.descriptors),), -1)
         place[half.queries] = torch.arange(len(half.queries))
         candidates = place[half.order]  # the half searches among itself
         said = choose_weight(bank.descriptors[half.queries], candidates, close)
-        text += f"The guard on the same half: {said.note}\n"
+        text += f"The gate on the same half: {said.note}\n"
     return text

@@ -21,15 +21,15 @@ import torch
 
 import clearvit as cv
 from clearvit.images import find_images
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "targets.md"
+RESULT = RESULTS / "targets.md"
 EPOCHS = 10
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA / "photos")
+    parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--photos", type=int, default=14)
     parser.add_argument("--rounds", type=int, default=3)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def seconds(backbone: cv.Backbone, photos: list, cache: float | None) -> float:
-    config = cv.CureConfig(epochs=EPOCHS, cache=cache, patience=None)
+    config = cv.CureConfig(epochs=EPOCHS, target_cache_gb=cache, patience=None)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         cv.cure(backbone, photos, out=Path(folder) / "out", config=config)

@@ -9,7 +9,6 @@ tokens are judged by leave-one-out 1-NN on an ImageFolder. On one core it takes 
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 import time
@@ -24,11 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import clearvit as cv
+from clearvit.artifacts.outliers import Outliers
 from clearvit.backbones import neurons as neurons_module
-from clearvit.backbones.neurons import moved_to_register
+from clearvit.backbones.neurons import move_to_register
 from clearvit.backbones.vit import VitBackbone
-from clearvit.cure.activity import Activity, Walk
-from clearvit.cure.testtime import (
+from clearvit.cures.activations import ActivationReader, Activity
+from clearvit.cures.test_time import (
     CHECKED,
     Neuron,
     RegisterNeurons,
@@ -36,11 +36,11 @@ from clearvit.cure.testtime import (
     selectivity,
     with_neurons,
 )
-from clearvit.images import Picture, find_images
-from clearvit.tails import Tail
+from clearvit.images import ImageSource, find_images
+from clearvit.progress import Meter
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "testtime.md"
+RESULT = RESULTS / "testtime.md"
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a log(a/b)": selectivity,
     "a - b": lambda a, b: a - b,
@@ -59,8 +59,8 @@ class Measured:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA / "photos")
-    parser.add_argument("--classes", type=Path, default=DATA / "imagenet100")
+    parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
+    parser.add_argument("--classes", type=data_path, default=f"{DATA}/imagenet100")
     parser.add_argument("--size", type=int, default=518)
     parser.add_argument("--find", type=int, default=100)
     parser.add_argument("--photos", type=int, default=24)
@@ -107,7 +107,7 @@ def write(sections: list[str]) -> None:
     RESULT.write_text("\n\n".join(section.strip() for section in sections) + "\n")
 
 
-def measured(backbone: VitBackbone, photos: Iterable[Picture]) -> Measured:
+def measured(backbone: VitBackbone, photos: Iterable[ImageSource]) -> Measured:
     parts = []
     for photo in photos:
         tokens = backbone.tokens(str(photo.source), layers=range(backbone.depth), norm=False)
@@ -130,7 +130,7 @@ thread(s), torch {torch.__version__}. Blocks are counted from 1. Reproduce:
 
 Neurons were found on {found.images} photos in {minutes:.1f} minutes, on a machine that was busy
 with other work too. High-norm tokens appear in block {found.onset + 1} and grow until block
-{found.crest + 1}; the units of blocks 1 to {found.crest + 1} were ranked, and
+{found.peak + 1}; the units of blocks 1 to {found.peak + 1} were ranked, and
 {len(found.found)} of them are enough to remove {100 * found.removed:.1f} % of the high-norm tokens
 of {found.checked} of these photos:
 
@@ -160,7 +160,9 @@ times the median norm of its image, that the detector found on the raw model.
 | all | | | | {100 * removed(found, raw, edited):.1f} % | | |"""
 
 
-def closeness(backbone: VitBackbone, photos: list[Picture], raw: Measured, edited: Measured) -> str:
+def closeness(
+    backbone: VitBackbone, photos: list[ImageSource], raw: Measured, edited: Measured
+) -> str:
     clean = torch.cat([cv.denoise(backbone, str(p.source), views=10).patches for p in photos])
     to_clean = [cosine(m.patches[: len(photos)], clean).mean() for m in (raw, edited)]
     patches, classes = (
@@ -180,8 +182,8 @@ first {len(photos)}.
 def variants(
     backbone: VitBackbone,
     found: RegisterNeurons,
-    finding: list[Picture],
-    photos: list[Picture],
+    finding: list[ImageSource],
+    photos: list[ImageSource],
     raw: Measured,
 ) -> str:
     raw = Measured(*(part[: len(photos)] for part in (raw.norms, raw.patches, raw.classes)))
@@ -194,17 +196,17 @@ def variants(
         rows.append((score, f"1 to {block + 1}", str(top), note, measured(model, photos)))
 
     for top in sorted({1, 2, count, 5, 10, 20}):
-        add("a log(a/b)", found.crest, top)
+        add("a log(a/b)", found.peak, top)
     for score in ("a - b", "a (published)"):
         for top in (count, 10, 20):
-            add(score, found.crest, top)
+            add(score, found.peak, top)
     for block in (found.onset, last):
         for top in (count, 10):
             add("a log(a/b)", block, top)
-    add("a log(a/b)", found.crest, count, "class token edited too", spare_class=False)
+    add("a log(a/b)", found.peak, count, "class token edited too", spare_class=False)
     for name, rule in (("mean instead of the strongest", _mean), ("set to 0, register too", _zero)):
-        with patch.object(neurons_module, "moved_to_register", rule):
-            add("a log(a/b)", found.crest, count, name)
+        with patch.object(neurons_module, "move_to_register", rule):
+            add("a log(a/b)", found.peak, count, name)
     rows.append(("", "", "0", "register alone", measured(with_neurons(backbone, {}), photos)))
     lines = [
         f"| {score} | {blocks} | {top} | {note} | {100 * removed(found, raw, m):.1f} % |"
@@ -223,12 +225,12 @@ def variants(
 
 
 def activities(
-    backbone: VitBackbone, found: RegisterNeurons, finding: list[Picture], last: int
+    backbone: VitBackbone, found: RegisterNeurons, finding: list[ImageSource], last: int
 ) -> Activity:
     few = finding[:: len(finding) // CHECKED][:CHECKED]
-    walk = Walk(found.size, 2, lambda _: None)
-    norms = walk.norms(backbone, few, [found.crest]).values[:, 0]
-    return walk.activity(backbone, few, tail(found, found.crest).flags(norms), last)
+    walk = ActivationReader(found.size, 2, Meter(None, 0))
+    norms = walk.norms(backbone, few, [found.peak]).values[:, 0]
+    return walk.activity(backbone, few, tail(found, found.peak).mask(norms), last)
 
 
 def ranked(activity: Activity, score: str, last: int) -> list[Neuron]:
@@ -247,13 +249,13 @@ def by_block(neurons: list[Neuron]) -> dict[int, Tensor]:
 
 
 def _mean(hidden: Tensor, units: Tensor, register: int, *, spared: list[int]) -> Tensor:
-    moved = moved_to_register(hidden, units, register, spared=spared)
+    moved = move_to_register(hidden, units, register, spared=spared)
     moved[:, register, units] = hidden[..., units].mean(1)
     return moved
 
 
 def _zero(hidden: Tensor, units: Tensor, register: int, *, spared: list[int]) -> Tensor:
-    moved = moved_to_register(hidden, units, register, spared=spared)
+    moved = move_to_register(hidden, units, register, spared=spared)
     moved[:, register, units] = 0
     return moved
 
@@ -294,11 +296,11 @@ def hits(tokens: Tensor, labels: Tensor) -> Tensor:
 
 
 def high(found: RegisterNeurons, seen: Measured, block: int) -> Tensor:
-    return tail(found, block).flags(seen.norms[:, block])
+    return tail(found, block).mask(seen.norms[:, block])
 
 
-def tail(found: RegisterNeurons, block: int) -> Tail:
-    return Tail("high", found.cutoffs[block], 0.0, (0.0, 0.0), 0, 0.0, 1.0)
+def tail(found: RegisterNeurons, block: int) -> Outliers:
+    return Outliers("high", found.cutoffs[block], 0.0, (0.0, 0.0), 0, 0.0, 1.0)
 
 
 def removed(found: RegisterNeurons, raw: Measured, edited: Measured) -> float:

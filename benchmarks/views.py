@@ -16,27 +16,30 @@ import os
 import platform
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import clearvit as cv
-from clearvit.cure.denoise import white_of
-from clearvit.cure.views import Views, all_views, apply_view, brought_back, lattice_views
-from clearvit.cure.views import official_views as official
+from cells import ratio_interval
 from clearvit.files import write_json
 from clearvit.images import find_images
+from clearvit.views import Views, all_views, apply_view, lattice_views
+from clearvit.views import official_views as official
+from clearvit.views.gathering import axis_weights
+from clearvit.views.shifting import white_of
+from data import DATA, RESULTS, data_path
 
-DATA = Path(os.environ.get("CLEARVIT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "views.md"
+RESULT = RESULTS / "views.md"
 COUNTS = (4, 6, 10, 20)
-SAMPLERS = {"official": official, "lattice": lattice_views}
+SAMPLERS = {"official": official, "lattice": partial(lattice_views, phases=1)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=Path, default=DATA / "photos")
+    parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--size", type=int, nargs="+", default=[224])
     parser.add_argument("--photos", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=20)
@@ -71,7 +74,7 @@ def measured(backbone: cv.Backbone, photo: str, seeds: int) -> Tensor:
     """Distances of one photo, (samplers, counts, seeds, 3): all patches, border ring, inside."""
     pixels = next(backbone.pixels(photo))
     grid = (pixels.shape[2] // backbone.patch[0], pixels.shape[3] // backbone.patch[1])
-    every = all_views(grid)
+    every = all_views(grid, patch=backbone.patch)
     tokens, seen = view_tokens(backbone, pixels, every, grid)
     number = {key(every, i): i for i in range(len(every))}
     whole = tokens.sum(0) / seen.sum(0)[..., None]
@@ -81,7 +84,7 @@ def measured(backbone: cv.Backbone, photo: str, seeds: int) -> Tensor:
     for s, sampler in enumerate(SAMPLERS.values()):
         for c, count in enumerate(COUNTS):
             for seed in range(seeds):
-                views = sampler(grid, count, seed=seed)
+                views = sampler(grid, count, patch=backbone.patch, seed=seed)
                 picked = [number[key(views, i)] for i in range(len(views))]
                 mean = tokens[picked].sum(0) / seen[picked].sum(0)[..., None]
                 distance = 1 - torch.cosine_similarity(mean, whole, dim=-1)
@@ -98,12 +101,13 @@ def view_tokens(
     tokens = torch.zeros(len(views), *grid, backbone.width)
     seen = torch.zeros(len(views), *grid)
     white = white_of(backbone.preprocessing)
-    for i, (offset, flip) in enumerate(zip(views.offsets.tolist(), views.flips, strict=True)):
-        shift = (offset[0], offset[1])
-        view = apply_view(pixels, shift, bool(flip), backbone.patch, white)
+    for i, ((dy, dx), flip) in enumerate(views.pairs()):
+        view = apply_view(pixels, (dy, dx), flip, white)
         features = backbone.tokens(view).patches[0].unflatten(0, grid)
-        place, inside = brought_back(features, shift, bool(flip))
-        tokens[i][place], seen[i][place] = inside, 1.0
+        rows = axis_weights(grid[0], grid[0], patch=backbone.patch[0], offset=dy, flip=False)
+        columns = axis_weights(grid[1], grid[1], patch=backbone.patch[1], offset=dx, flip=flip)
+        tokens[i] = torch.einsum("gi,ijc,hj->ghc", rows, features, columns)
+        seen[i] = torch.outer(rows.sum(1), columns.sum(1))
     return tokens, seen
 
 
@@ -117,11 +121,12 @@ def section(size: int, rows: Tensor, seeds: int) -> str:
     lines = []
     for c, count in enumerate(COUNTS):
         official_, ours = rows[:, 0, c], rows[:, 1, c]
-        low, high = interval(official_[..., 0].mean(1), ours[..., 0].mean(1))
+        ratio = ratio_interval(ours[..., 0].mean(1), official_[..., 0].mean(1))
         means = [x.mean((0, 1)).tolist() for x in (official_, ours)]
-        ratio = means[1][0] / means[0][0]
         cells = " | ".join(f"{m[0]:.4f} (border {m[1]:.4f}, inside {m[2]:.4f})" for m in means)
-        lines.append(f"| {count} | {cells} | {ratio:.2f} ({low:.2f} to {high:.2f}) |")
+        lines.append(
+            f"| {count} | {cells} | {ratio.mean:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) |"
+        )
     six, ten = rows[:, 1, COUNTS.index(6), :, 0].mean(), rows[:, 0, COUNTS.index(10), :, 0].mean()
     return f"""## {size} px
 
@@ -147,15 +152,6 @@ Mean over patches of 1 - cosine to the average of all views; ratio with its 95 %
 photos. Distance to the average of all views is not task accuracy.
 
 {chr(10).join(sections)}"""
-
-
-def interval(official_: Tensor, ours: Tensor, draws: int = 2000) -> tuple[float, float]:
-    """Bootstrap the ratio of means over photos, (photos,) each."""
-    generator = torch.Generator().manual_seed(0)
-    picked = torch.randint(len(ours), (draws, len(ours)), generator=generator)
-    ratios = ours[picked].mean(1) / official_[picked].mean(1)
-    low, high = torch.quantile(ratios, torch.tensor([0.025, 0.975])).tolist()
-    return low, high
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 r"""Train a tiny CLIP on drawn shapes and captions, and let it name what was never labelled.
 
     python examples/train_tiny_clip.py --out runs/tiny-clip                  # minutes on one core
-    clearvit evaluate openclip:runs/tiny-clip/model --task zero-shot-segmentation \
+    clearvit evaluate zero-shot-segmentation openclip:runs/tiny-clip/model \
         --data runs/tiny-clip/scenes --heads clip,maskclip,naclip,sclip,clearclip
 
 Every picture shows one or two coloured shapes, or none, on a dark or light background; its caption
@@ -33,7 +33,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import clearvit as cv
-from clearvit.backbones.openclip import FOLDER_CONFIG, FOLDER_WEIGHTS, imagenet_prompts
+from clearvit.backbones.sources.openclip import FOLDER_CONFIG, FOLDER_WEIGHTS, imagenet_prompts
+from clearvit.evaluation import Table
 from clearvit.files import write_json, written_whole
 
 console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -147,7 +148,7 @@ def model_config(config: Config) -> dict[str, Any]:
 
 def train(config: Config) -> Any:
     """Train both towers from nothing."""
-    import open_clip  # not above: clearvit comes first and mends a broken torchvision
+    import open_clip  # not above: it needs the torchvision that clearvit.backbones imported
 
     torch.manual_seed(config.seed)
     model = open_clip.CLIP(**model_config(config))
@@ -219,18 +220,18 @@ def _write(path: Path, pixels: Any) -> None:
     Image.fromarray(pixels).save(path)
 
 
-def measure(folder: Path, single: Path, scenes: Path) -> dict[str, cv.Table]:
+def measure(folder: Path, single: Path, scenes: Path) -> dict[str, Table]:
     """Classify and segment by names, with every dense head."""
     backbone = cv.load(f"openclip:{folder}")
     heads = ("clip", "maskclip", "naclip", "sclip", "clearclip")
     tables = {
-        "zero-shot-classification": cv.EvaluateConfig(batch=64),
-        "zero-shot-segmentation": cv.EvaluateConfig(batch=64, heads=heads, inference="whole"),
+        "zero-shot-classification": {"batch": 64},
+        "zero-shot-segmentation": {"batch": 64, "heads": heads, "inference": "whole"},
     }
     data = {"zero-shot-classification": single, "zero-shot-segmentation": scenes}
     found = {}
-    for task, config in tables.items():
-        found[task] = cv.evaluate(backbone, task=task, data=data[task], config=config)
+    for task, options in tables.items():
+        found[task] = cv.evaluate(backbone, task=task, data=data[task], **options)
         console.print(f"\n{task}\n{found[task].text()}")
     return found
 

@@ -119,7 +119,7 @@ def batch_at(step: int, data: Data, config: Config) -> tuple[Tensor, Tensor]:
 
 def create(registers: int, classes: int, config: Config) -> nn.Module:
     """Build a network; all but its registers starts from the same weights in each run."""
-    import timm  # not above: clearvit comes first and mends a broken torchvision
+    from clearvit.backbones.guarded_timm import timm
 
     arguments = {
         "img_size": config.size,
