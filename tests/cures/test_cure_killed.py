@@ -1,11 +1,5 @@
 """`kill -9` at any moment of a cure: the same command ends with the same weights, bit for bit."""
 
-import multiprocessing
-import os
-import random
-import signal
-import time
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,27 +9,28 @@ from clearvit.backbones.saved import save
 from clearvit.cures.config import CureConfig
 from clearvit.cures.cure import cure
 from tests.conftest import tiny_network
+from tests.helpers.killed import Killer
 from tests.helpers.launched import run_in_two_processes
 from tests.helpers.photos import soft_photos
 
 CONFIG = CureConfig(
     unfreeze=("registers", "positions", "patches", "last"),
     registers=2,
-    epochs=8,
+    epochs=4,
     batch=4,
     lr=1e-3,
     held_out=0.2,
-    views=8,
+    views=4,
     patience=None,
 )
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """A saved model and 40 photos."""
+    """A saved model and 24 photos."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "photos").mkdir()
-    soft_photos(folder / "photos", 40, size=(64, 64))
+    soft_photos(folder / "photos", 24, size=(64, 64))
     save(load(tiny_network()), folder / "model")
     return folder
 
@@ -44,16 +39,6 @@ def work(folder, out):
     """Run in a process of its own, the one that is killed."""
     torch.set_num_threads(1)
     cure(load(f"dir:{folder}/model"), folder / "photos", out=out, config=CONFIG)
-
-
-def run(processes, folder, out, kill_after=None):
-    process = processes.Process(target=work, args=(folder, out))
-    process.start()
-    process.join(kill_after)
-    if process.is_alive():
-        os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    return process.exitcode
 
 
 def test_what_a_killed_writer_left_is_removed(job, tmp_path):
@@ -66,28 +51,21 @@ def test_what_a_killed_writer_left_is_removed(job, tmp_path):
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_change_no_bit(job, tmp_path, kills):
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["clearvit.cures.cure", "clearvit.backbones.load"])
-    run(processes, job, tmp_path / "warm")  # the first process also starts the server
-    began = time.monotonic()
-    assert run(processes, job, tmp_path / "whole") == 0
-    duration = time.monotonic() - began
+    killer = Killer(work, (job,), ["clearvit.cures.cure", "clearvit.backbones.load"])
+    killer.run_whole(tmp_path / "whole")
     expected = load_file(tmp_path / "whole" / "model.safetensors")
 
-    generator = random.Random(0)
-    killed, round_number = 0, 0
+    killed, number = 0, 0
     while killed < kills:  # several runs, each killed again and again until it is done
-        out = tmp_path / f"killed-{round_number}"
-        round_number += 1
-        assert round_number < 10 * kills
-        while killed < kills and run(processes, job, out, generator.uniform(0.2, 0.9) * duration):
+        out = tmp_path / f"killed-{number}"
+        number += 1
+        while killed < kills and killer.run_killed(out, at_once=killed % 2 == 0):
             killed += 1
-        assert run(processes, job, out) == 0
+        killer.run_whole(out)
         found = load_file(out / "model.safetensors")
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[key], expected[key]) for key in expected)
-        leftovers = [path for path in out.rglob(".*.part")]
-        assert not leftovers
+        assert not [path for path in out.rglob(".*.part")]
 
 
 @pytest.mark.slow
