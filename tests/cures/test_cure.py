@@ -1,5 +1,6 @@
 """The verb from folder to result, on a model that trains in a second."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,13 +10,20 @@ from PIL import Image
 import clearvit as cv
 from clearvit.cures.config import CureConfig
 from clearvit.cures.cure import cure
-from clearvit.cures.cure_report import CureReport
+from clearvit.cures.results.cure_report import CureReport
 from clearvit.errors import ImageError, ModelError, OptionError, StoreError, TrainingError
 from tests.helpers.photos import soft_photos
 
 PUBLISHED = ("registers", "positions", "patches", "last")
 CONFIG = CureConfig(
-    unfreeze=PUBLISHED, registers=2, epochs=2, batch=4, lr=1e-3, held_out=0.2, views=4
+    unfreeze=PUBLISHED,
+    registers=2,
+    epochs=2,
+    batch=4,
+    lr=1e-3,
+    held_out=0.2,
+    views=4,
+    precision="no",  # the same on every machine
 )
 
 
@@ -25,8 +33,6 @@ def photos(tmp_path_factory):
 
 
 def changed(**options):
-    import dataclasses
-
     return dataclasses.replace(CONFIG, **options)
 
 
@@ -207,6 +213,57 @@ def test_a_folder_without_a_usable_image(tiny, tmp_path):
         cure(tiny, tmp_path, config=CONFIG)
 
 
+def test_a_training_that_does_not_help_leaves_no_model(tiny, photos, tmp_path):
+    """The raw model is a candidate; --keep-anyway writes the result without training again."""
+    harmful, seen = changed(lr=0.5, clip_norm=None), []
+    with pytest.raises(TrainingError, match=r"did not help.*more images.*--keep-anyway"):
+        cure(tiny, photos, out=tmp_path, config=harmful)
+    assert not list(tmp_path.glob("*.safetensors")) and not (tmp_path / "cure.json").exists()
+    kept = cure(
+        tiny,
+        photos,
+        out=tmp_path,
+        config=dataclasses.replace(harmful, keep_anyway=True),
+        progress=lambda *what: seen.append(what[0]),
+    )
+    assert "train" not in seen and kept.report.after >= kept.report.before
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_what_it_takes_and_what_speaks_against_it_is_said_first(tiny, photos):
+    said = []
+    cure(tiny, photos, config=changed(size=96), progress=lambda *what: said.append(what))
+    first = [what[3] for what in said if not what[2]]
+    assert "15 images are few" in first[0] and "size the model will be used at" in first[1]
+    assert "on disk" in first[2] and "of memory" in first[2] and "2 registers" in first[2]
+
+
+def test_a_default_cure_is_low_rank_and_plain(tiny, photos, tmp_path):
+    cured = cv.cure(
+        tiny, photos, out=tmp_path / "out", epochs=3, rank=2, views=4, held_out=0.2, lr=1e-2
+    )
+    assert cured.report.after < cured.report.before
+    old, new = tiny.network.state_dict(), cured.network.state_dict()
+    change = new["blocks.1.mlp.fc1.weight"] - old["blocks.1.mlp.fc1.weight"]
+    sizes = torch.linalg.svdvals(change.double())
+    assert sizes[1] > 0 and sizes[2] < 1e-5 * sizes[0]
+    loaded = __import__("timm").create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+    assert set(loaded.state_dict()) == set(new)
+
+
+def test_a_cured_model_can_be_cured_again(tiny, cured, photos):
+    again = cure(cured[0], photos, config=changed(registers=None, keep_anyway=True))
+    assert again.prefix_names == cured[0].prefix_names
+
+
+def test_models_without_weights_to_train_are_refused_before_any_work(tiny, photos):
+    pruned = cv.prune(tiny, keep=0.5)
+    with pytest.raises(ModelError, match="prune the result"):
+        cure(pruned, photos, config=CONFIG)
+    with pytest.raises(ModelError, match="averages views already"):
+        cure(cv.cure(tiny, method="denoise", views=2), photos, config=CONFIG)
+
+
 def test_an_unknown_method(tiny, photos):
     with pytest.raises(OptionError, match="distill, test-time, positional, denoise"):
         cure(tiny, photos, method="distil")
@@ -261,7 +318,9 @@ def test_before_and_after_are_of_the_same_kind_of_features(photos):
 
     clip = cv.load(tiny_network(num_classes=20, global_pool="token", pre_norm=True))
     clip.blueprint.arguments["pre_norm"] = True  # which timm's ViT does not tell
-    report = cure(clip, photos, config=changed(features="text", lr=1e-12, registers=0)).report
+    report = cure(
+        clip, photos, config=changed(features="text", lr=1e-12, registers=0, keep_anyway=True)
+    ).report
     assert report.before == pytest.approx(report.after, abs=1e-4)  # nothing was learned
     names = sorted(photos.iterdir())
     held_out = [names[0], names[5], names[10]]

@@ -22,6 +22,7 @@ CONFIG = CureConfig(
     held_out=0.2,
     views=4,
     patience=None,
+    precision="no",
 )
 
 

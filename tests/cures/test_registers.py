@@ -93,27 +93,34 @@ def test_a_cured_model_is_refused_with_the_remedy(tiny):
         with_registers(cured, torch.randn(2, 24))
 
 
-def test_sixteen_are_added_where_there_is_a_place_for_them(tiny):
-    assert registers_for(tiny, None) == 16
-    assert registers_for(tiny, 3) == 3 and registers_for(tiny, 0) == 0
+def test_as_many_as_wanted_are_added_where_there_is_a_place_for_them(tiny):
+    assert registers_for(tiny, 3) == (3, "") and registers_for(tiny, 0) == (0, "")
     cured = with_registers(tiny, torch.randn(2, 24))
-    with pytest.warns(UserWarning, match="no registers are added: .* has 2 registers already"):
-        assert registers_for(cured, None) == 0
+    count, reason = registers_for(cured, None)
+    assert count == 0 and "has 2 registers already" in reason
     with pytest.raises(ModelError, match="has 2 registers already"):
         registers_for(cured, 3)
 
 
-def test_a_model_of_hugging_face_gets_none_that_it_could_not_take_home():
+@pytest.mark.parametrize("name", ["timm", "hf"])
+def test_none_are_added_that_the_class_of_transformers_could_not_hold(name):
+    """A default cure must not shut the way to transformers."""
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
-    plain, dino = (
+    plain, dino, other = (
         cv.load(timm.create_model(name, **sizes))
-        for name in ("vit_tiny_patch16_224", "vit_small_patch14_dinov2")
+        for name in (
+            "vit_tiny_patch16_224",
+            "vit_small_patch14_dinov2",
+            "vit_wee_patch16_reg1_gap_256",
+        )
     )
-    assert registers_for(plain, None) == registers_for(dino, None) == 16
-    plain.name, dino.name = "hf:plain", "hf:dino"
-    assert registers_for(dino, None) == 16
-    with pytest.warns(UserWarning, match="no Hugging Face class could hold 'hf:plain'"):
-        assert registers_for(plain, None) == 0
+    for backbone in (plain, dino):
+        backbone.name = f"{name}:model"
+    assert registers_for(dino, None) == (16, "")
+    count, reason = registers_for(plain, None)
+    assert count == 0 and f"no Hugging Face class could hold '{name}:model'" in reason
+    assert registers_for(plain, 4) == (4, "")
+    assert "registers already" in registers_for(other, None)[1]
 
 
 def test_initial_values(tiny):

@@ -1,7 +1,7 @@
-from .cure_report import CureReport, EpochResult
 from .official import import_official
 from .positional import PositionalReport, positional_basis
 from .registers import with_registers
+from .results.cure_report import CureReport, EpochResult
 from .test_time import Neuron, RegisterNeurons, find_neurons, with_neurons
 
 __all__ = [

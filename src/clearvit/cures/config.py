@@ -137,9 +137,13 @@ class CureConfig(Options):
         hidden=True,
     )
     unfreeze: tuple[str, ...] = option(
-        ("all",),
-        "Parts to train: registers, positions, patches, class, norm, last, last-N (blocks), all.",
+        ("low-rank", "registers", "positions"),
+        "Parts to train: low-rank (factors beside every matrix of the blocks, norms, biases),"
+        " registers, positions, patches, class, norm, last, last-N (blocks), all.",
         panel=STUDENT,
+    )
+    rank: int = option(
+        16, "Rank of the trained change of a matrix, with 'low-rank'.", panel=STUDENT, minimum=1
     )
     augment: Augment = option(
         "shift-flip",
@@ -157,21 +161,25 @@ class CureConfig(Options):
         minimum=1,
         shown="the batch",
     )
-    lr: float = option(1e-5, "Learning rate of the blocks.", panel=TRAINING, above=0)
+    lr: float | None = option(
+        None,
+        "Learning rate of the blocks.",
+        panel=TRAINING,
+        above=0,
+        shown="1e-3 for low-rank factors, 1e-5 for whole matrices",
+    )
     lr_end: float | None = option(
         None, "Learning rate at the end.", panel=TRAINING, above=0, shown="lr / 20", hidden=True
     )
-    # A short run on a few hundred images does not survive the full rate on the embeddings, and
-    # needs a higher one for the registers; see docs/results/tried.md.
-    lr_scale: tuple[float, float, float] = option(
-        (15.0, 0.2, 0.06),
+    lr_scale: tuple[float, float, float] | None = option(
+        None,
         "Learning rates of registers, position embeddings and patch embedding, relative to lr.",
         panel=TRAINING,
         minimum=0,
         hidden=True,
     )
-    schedule: Literal["exponential", "ph-reg"] = option(
-        "exponential", "How the learning rate falls with the epochs.", panel=TRAINING, hidden=True
+    schedule: Literal["cosine", "exponential", "ph-reg"] = option(
+        "cosine", "How the learning rate falls with the epochs.", panel=TRAINING, hidden=True
     )
     warmup_steps: int | None = option(
         None,
@@ -224,13 +232,18 @@ class CureConfig(Options):
         minimum=1,
     )
     precision: Precision = option(
-        "auto", "Autocast: 'auto' is bf16 on GPUs that support it.", panel=TRAINING
+        "auto",
+        "Autocast: 'auto' is bf16 on GPUs and CPUs made for it (AVX-512 BF16, AMX).",
+        panel=TRAINING,
     )
     grad_checkpointing: bool = option(
         False, "Recompute activations in the backward pass, to save memory.", panel=TRAINING
     )
     seed: int = option(0, "Seed of views, data order and registers.", panel=TRAINING)
 
+    keep_anyway: bool = option(
+        False, "Write the model even if it is no better on held-out images.", panel=OUTPUT
+    )
     overwrite: bool = option(
         False, "Start again where another run of this kind stands.", panel=OUTPUT
     )

@@ -9,28 +9,39 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.neurons import NeuronBackbone
+from clearvit.backbones.sources.runtime import RuntimeBackbone
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
-from clearvit.cures.cure_report import load_result, write_result
-from clearvit.cures.distill import RUN, distill, parameters_of
+from clearvit.cures.distill import RUN, distill, make_student
+from clearvit.cures.forecast import doubts, forecast
 from clearvit.cures.registers import registers_for
+from clearvit.cures.results.cure_report import CureReport, load_result, write_result
 from clearvit.cures.teacher import Teacher, targets_folder, teacher_and_student
-from clearvit.errors import ModelError, OptionError, StoreError
+from clearvit.cures.trainable import parameters_of
+from clearvit.errors import ModelError, OptionError, StoreError, TrainingError
 from clearvit.files import check_space, remove_leftovers
 from clearvit.images import ImageSource, find_images, listing_of
 from clearvit.options import with_options
+from clearvit.precision import uses_bf16
 from clearvit.progress import Progress
 from clearvit.runs import claim, output_directory
-from clearvit.training.held_out import check_batch_fits
-from clearvit.training.loop import accelerator_for, check_divisible, uses_bf16
+from clearvit.training.held_out import check_batch_fits, split_held_out
+from clearvit.training.loop import accelerator_for, check_divisible
+from clearvit.views.config import DenoiseConfig
+from clearvit.views.denoised import DenoisedBackbone
 
 TRAINING = "training"  # directory inside the output
 OF_TARGETS = (
     *("model", "fingerprint", "listing"),
     *("size", "views", "sampler", "fraction", "seed", "bf16", "features", "layer"),
 )
-WITHOUT_EFFECT = ("target_cache_gb", "targets_dir", "overwrite", "grad_checkpointing")
+WITHOUT_EFFECT = (
+    *("target_cache_gb", "targets_dir", "overwrite", "grad_checkpointing", "keep_anyway"),
+)
 
 Source = str | Path | Iterable[object]
 
@@ -67,22 +78,37 @@ def cure(
         a `PositionalReport` ("positional") or None ("denoise").
     """
     if config.method == "denoise":
-        from clearvit.views.config import DenoiseConfig
-        from clearvit.views.denoised import DenoisedBackbone
-
         denoising = DenoiseConfig(
             views=config.views, sampler=config.sampler, fraction=config.fraction
         )
         return DenoisedBackbone(backbone, denoising)
+    vit = _check_kind(backbone)
+    if config.method != "distill":
+        return _cure_without_training(vit, images, out, config, progress)
+    with output_directory(out) as folder:
+        return _cure_by_training(vit, images, folder, config, progress)
+
+
+def _check_kind(backbone: Backbone) -> VitBackbone:
+    """Refuse, before any work, models that have no weights to train or to edit."""
+    name = backbone.name
+    if isinstance(backbone, RuntimeBackbone):
+        raise ModelError(
+            f"'{name}' is an exported graph, whose weights are fixed. Cure the model that it was"
+            f" made of, '{backbone.facts.source}', and export the result."
+        )
+    if isinstance(backbone, DenoisedBackbone):
+        raise ModelError(f"'{name}' averages views already. Cure '{backbone.inner.name}' itself.")
     if not isinstance(backbone, VitBackbone):
         raise ModelError(
-            f"'{backbone.name}' is a grid-only backbone: it cannot hold registers. Its features can"
-            " be averaged over views: method='denoise'."
+            f"'{name}' is a grid-only backbone: it cannot hold registers. Its features can be"
+            " averaged over views: method='denoise'."
         )
-    if config.method != "distill":
-        return _cure_without_training(backbone, images, out, config, progress)
-    with output_directory(out) as folder:
-        return _cure_by_training(backbone, images, folder, config, progress)
+    if hasattr(backbone, "dense"):
+        raise ModelError(f"'{name}' is pruned. Cure the dense model first, and prune the result.")
+    if isinstance(backbone, NeuronBackbone):
+        raise ModelError(f"'{name}' has test-time registers. Cure the model that it was made of.")
+    return backbone
 
 
 def _cure_by_training(
@@ -95,10 +121,12 @@ def _cure_by_training(
     """Check all that can be checked, then train, and write the result."""
     config = dataclasses.replace(config, size=backbone.fitting_size(config.size))
     teacher, student = teacher_and_student(backbone, config)
-    registers = registers_for(student, config.registers)
+    registers, reason = registers_for(student, config.registers)
     parts = tuple(part for part in config.unfreeze if part != "registers" or registers)
     config = dataclasses.replace(config, registers=registers, unfreeze=parts)
     _check(student, config)
+    if reason and progress:
+        progress("cure", 0, 0, f"note: {reason}")
     sources = find_images(images)
     accelerator = accelerator_for(backbone.device)
     check_divisible(config.batch, accelerator.num_processes)
@@ -111,9 +139,10 @@ def _cure_by_training(
     if finished is not None:
         return _whole(*finished)
     if accelerator.is_main_process:
-        _announce(Teacher(teacher, config), sources, folder / TRAINING, progress)
+        _announce(Teacher(teacher, config), student, sources, folder / TRAINING, progress)
     accelerator.wait_for_everyone()
     trained = distill(backbone, sources, folder / TRAINING, config, accelerator, progress)
+    _check_gain(trained[1], config)
     cured = _whole(*trained)
     if accelerator.is_main_process:
         write_result(folder, cured, backbone.name, config, plan)
@@ -163,17 +192,48 @@ def _claim(folder: Path, plan: dict[str, Any], config: CureConfig) -> None:
 
 
 def _announce(
-    teacher: Teacher, sources: Sequence[ImageSource], folder: Path, progress: Progress | None
+    teacher: Teacher,
+    student: VitBackbone,
+    sources: Sequence[ImageSource],
+    folder: Path,
+    progress: Progress | None,
 ) -> None:
-    """Say what will be written, before it is, and whether there is room for it."""
-    cache = teacher.cache(sources, folder)
+    """Say what the work will take and what speaks against it, before it begins."""
+    config, cache = teacher.config, teacher.cache(sources, folder)
     missing = cache.missing()
-    needed = missing * cache.bytes_each
-    check_space(cache.folder, needed, "Keep less with --target-cache-gb, or use another disk.")
-    if progress and missing:
-        kept = "" if cache.kept == len(sources) else f" (of {len(sources)})"
-        note = f"targets: {missing} images{kept} x {teacher.config.views} views"
-        progress("targets", 0, 0, f"{note}, {needed / 1e6:.1f} MB in {cache.folder}")
+    disk = missing * cache.bytes_each
+    check_space(cache.folder, disk, "Keep less with --target-cache-gb, or use another disk.")
+    if progress is None:
+        return
+    registers = torch.zeros(config.registers or 0, student.network.embed_dim)
+    trial = make_student(student, config, registers)
+    images = len(split_held_out(len(sources), config.held_out)[0])
+    expected = forecast(
+        teacher,
+        trial,
+        targets=len(sources) if config.fresh_targets else missing,
+        images=images,
+        disk=disk,
+    )
+    for doubt in doubts(len(sources), teacher.size, teacher.preprocessing.size, config.views):
+        progress("cure", 0, 0, f"note: {doubt}")
+    what = f"{len(sources)} images x {config.views} views, {config.registers} registers"
+    progress("cure", 0, 0, f"{what}; {expected}")
+
+
+def _check_gain(report: CureReport, config: CureConfig) -> None:
+    """Refuse a result that is no better than the model it was made of."""
+    if report.before is None or report.after is None or report.after < report.before:
+        return
+    if config.keep_anyway:
+        return
+    raise TrainingError(
+        "the training did not help, and no model was written: on held-out images the distance to"
+        f" clean tokens was {report.before:.4f} before and {report.after:.4f} after the best epoch"
+        f" ({report.best_epoch} of {len(report.epochs) - 1}). Give more images (these were"
+        f" {report.images}; some hundred help), images of the size the model is used at (--size),"
+        " more epochs, or a lower --lr. --keep-anyway writes the model all the same."
+    )
 
 
 def _whole(student: VitBackbone, report: Any) -> VitBackbone:

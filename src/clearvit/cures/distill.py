@@ -7,7 +7,6 @@ student, the same weights with registers, learns to give them in one forward pas
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +19,16 @@ from torch import Tensor, nn
 from clearvit.backbones.clip_heads import DenseClip
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
-from clearvit.cures.cure_report import CureReport, report_training
 from clearvit.cures.registers import (
     fold_class_position,
     initial_registers,
     split_class_position,
     with_registers,
 )
+from clearvit.cures.results.cure_report import CureReport, report_training
 from clearvit.cures.targets import TargetCache
 from clearvit.cures.teacher import Teacher, read_tokens, teacher_and_student
-from clearvit.errors import ModelError
+from clearvit.cures.trainable import learning_rate, merge_factors, param_groups, unfreeze
 from clearvit.images import ImageSource
 from clearvit.progress import Progress
 from clearvit.training.held_out import check_batch_fits, split_held_out
@@ -41,17 +40,7 @@ from clearvit.views.shifting import apply_view, shift_targets, white_of
 RUN = "run"  # directory of the state
 SAMPLE = 32  # images that decide where registers start
 EPSILON = 1e-8  # added to the norms, as published
-PARTS = {  # of a network, by how the names of their parameters begin
-    "registers": ("reg_token",),
-    "positions": ("pos_embed", "parametrizations.cls_token.0."),
-    "patches": ("patch_embed.",),
-    "class": ("cls_token",),
-    "norm": ("norm.", "fc_norm."),
-    "all": ("reg_token", "pos_embed", "cls_token", "patch_embed.", "blocks.", "norm", "fc_norm."),
-}
-SCALED = ("registers", "positions", "patches")  # parts with a learning rate of their own
-
-# --- 1. the student: losses and trainable weights -----------------------------------------------
+# --- 1. the student: its losses ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -107,46 +96,6 @@ def distances(student: Tensor, target: Tensor, mse: float) -> Tensor:
     """Compute 1 - cosine + mse * mean squared difference of each token, (..., C) -> (...)."""
     squared = (student.float() - target.float()).square().mean(-1)
     return 1 - cosine(student, target) + mse * squared
-
-
-def parameters_of(backbone: VitBackbone, part: str) -> set[str]:
-    """Name the parameters of one part of a network: a word of PARTS, "last" or "last-N"."""
-    match = re.fullmatch(r"last(?:-([1-9]\d*))?", part)
-    if match is None and part not in PARTS:
-        raise ModelError(
-            f"there is no part '{part}' to train; use {', '.join(PARTS)}, last, last-N."
-        )
-    starts: tuple[str, ...] = PARTS.get(part, ())
-    if match is not None:
-        first = max(0, backbone.depth - int(match[1] or 1))
-        starts = tuple(f"blocks.{index}." for index in range(first, backbone.depth))
-    return {name for name, _ in backbone.network.named_parameters() if name.startswith(starts)}
-
-
-def unfreeze(backbone: VitBackbone, config: CureConfig) -> set[str]:
-    """Let only some parts of a network train; returns the names of their parameters."""
-    wanted = {name for part in config.unfreeze for name in parameters_of(backbone, part)}
-    if isinstance(backbone, DenseClip) and not config.class_weight:
-        wanted -= backbone.unused_parameters()  # only the class token passes them
-    for name, parameter in backbone.network.named_parameters():
-        parameter.requires_grad_(name in wanted)
-    return wanted
-
-
-def param_groups(network: nn.Module, config: CureConfig) -> list[dict[str, Any]]:
-    """Group the trainable parameters by learning rate and weight decay."""
-    scales = dict(zip(SCALED, config.lr_scale, strict=True))
-    groups: dict[tuple[str, float], list[nn.Parameter]] = {}
-    for name, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            part = next((part for part in SCALED if name.startswith(PARTS[part])), "blocks")
-            matrix = name.endswith("weight") and parameter.ndim > 1
-            decay = config.weight_decay if matrix or config.decay_all else 0.0
-            groups.setdefault((part, decay), []).append(parameter)
-    return [
-        {"params": p, "lr": config.lr * scales.get(part, 1.0), "weight_decay": decay, "name": part}
-        for (part, decay), p in groups.items()
-    ]
 
 
 # --- 2. the task: batches and the held-out score ------------------------------------------------
@@ -267,13 +216,7 @@ def distill(
 
     first = split_held_out(len(numbers), config.held_out)[0][:SAMPLE]
     sample = [teacher.pixels(cache, numbers[i]) for i in first]
-    student = with_registers(raw, initial_registers(raw, config, torch.stack(sample)))
-    if "positions" in config.unfreeze and not {"class", "all"} & set(config.unfreeze):
-        split_class_position(student.network, raw.network)
-    unfreeze(student, config)
-    plain = student.plain if isinstance(student, DenseClip) else student
-    plain.grad_checkpointing = config.grad_checkpointing
-
+    student = make_student(raw, config, initial_registers(raw, config, torch.stack(sample)))
     task = Distillation(student, teacher, cache, numbers, accelerator.device)
     order = BatchOrder(len(task.training), config.batch, config.seed)
     steps = order.steps_per_epoch * config.epochs
@@ -283,7 +226,7 @@ def distill(
         micro_batch=config.micro_batch or config.batch,
         warmup_steps=warmup,
         schedule=config.schedule,
-        end_factor=(config.lr_end or config.lr / 20) / config.lr,
+        end_factor=config.lr_end / learning_rate(config) if config.lr_end else 0.05,
         patience=config.patience,
         clip_norm=config.clip_norm,
         precision=config.precision,
@@ -293,7 +236,25 @@ def distill(
     before = task.evaluate(Student(unchanged, config).to(accelerator.device))
     state = fit(task, order, fitting, folder / RUN, accelerator, progress)
 
+    merge_student(student)
+    return student, report_training(config, before, state, len(numbers), skipped)
+
+
+def make_student(raw: VitBackbone, config: CureConfig, registers: Tensor) -> VitBackbone:
+    """Copy a model, add registers (m, C) and let the chosen weights train."""
+    student = with_registers(raw, registers)
+    if "positions" in config.unfreeze and not {"class", "all"} & set(config.unfreeze):
+        split_class_position(student.network, raw.network)
+    unfreeze(student, config)
+    plain = student.plain if isinstance(student, DenseClip) else student
+    plain.grad_checkpointing = config.grad_checkpointing
+    return student
+
+
+def merge_student(student: VitBackbone) -> None:
+    """Make a plain network of a student again: factors and class position are added for good."""
+    merge_factors(student.network)
     fold_class_position(student.network)
     student.network.requires_grad_(True)
+    plain = student.plain if isinstance(student, DenseClip) else student
     plain.grad_checkpointing = False
-    return student, report_training(config, before, state, len(numbers), skipped)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import warnings
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from clearvit.backbones.blueprint import load_exactly, registers_option
 from clearvit.backbones.positions import resample_positions
-from clearvit.backbones.sources.hf.export_hf import takes_registers
+from clearvit.backbones.sources.hf.export_hf import has_class, takes_registers
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
 from clearvit.errors import ModelError
@@ -50,23 +49,22 @@ def with_registers(backbone: VitBackbone, registers: Tensor) -> VitBackbone:
     return backbone.around(network, blueprint)
 
 
-def registers_for(backbone: VitBackbone, wanted: int | None) -> int:
-    """Decide how many registers to add: as many as wanted, else 16 where the network can hold them.
+def registers_for(backbone: VitBackbone, wanted: int | None) -> tuple[int, str]:
+    """Decide how many registers to add: as many as wanted, else 16 where they can live.
 
-    A model of Hugging Face gets none unasked if it could not go back there with them. Where none
-    are added unasked, a warning says why.
+    That is in timm's network and, where transformers has a class for the model, in that class too:
+    the result should be able to go wherever the model could. Returns the number, and why there are
+    none if nobody asked for that.
     """
     if wanted is not None:
         if wanted:
             check_can_hold(backbone)
-        return wanted
-    obstacle = _obstacle(backbone)
-    if not obstacle and backbone.name.startswith("hf:") and not takes_registers(backbone):
+        return wanted, ""
+    obstacle = _obstacle(backbone) or ""
+    from_hub = backbone.name.startswith("hf:")
+    if not obstacle and not takes_registers(backbone) and (from_hub or has_class(backbone)):
         obstacle = f"no Hugging Face class could hold '{backbone.name}' with them."
-    if obstacle:
-        warnings.warn(f"no registers are added: {obstacle}", stacklevel=2)
-        return 0
-    return DEFAULT
+    return (0, f"no registers are added: {obstacle}") if obstacle else (DEFAULT, "")
 
 
 def check_can_hold(backbone: VitBackbone) -> None:

@@ -18,7 +18,7 @@ from clearvit.cures.targets import Target, TargetCache
 from clearvit.errors import ModelError
 from clearvit.images import ImageSource
 from clearvit.options import Size
-from clearvit.training.loop import autocast, uses_bf16
+from clearvit.precision import autocast, uses_bf16
 from clearvit.views.denoise import denoise
 
 VIEWS_PER_PASS = 5

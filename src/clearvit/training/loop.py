@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from clearvit.errors import TrainingError
 from clearvit.options import Precision
+from clearvit.precision import autocast, uses_bf16
 from clearvit.progress import Progress
 from clearvit.training.ema import Ema
 from clearvit.training.order import BatchOrder
@@ -243,14 +244,3 @@ def accelerator_for(device: torch.device) -> Accelerator:
     Mixed precision is up to the loop: accelerate fixes it once for a whole process.
     """
     return Accelerator(cpu=device.type == "cpu", mixed_precision="no")
-
-
-def uses_bf16(device: torch.device, precision: Precision) -> bool:
-    """Decide whether to compute in bfloat16; "auto" does where a GPU supports it."""
-    supported = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return precision == "bf16" or (precision == "auto" and supported)
-
-
-def autocast(device: torch.device, enabled: bool) -> torch.autocast:
-    """Compute in bfloat16 where it is safe, if enabled."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)

@@ -71,6 +71,11 @@ def kind_of(backbone: VitBackbone) -> str:
     return kind
 
 
+def has_class(backbone: VitBackbone) -> bool:
+    """Tell whether Hugging Face has a class for this network as it is."""
+    return _find_kind(backbone) is not None
+
+
 def takes_registers(backbone: VitBackbone) -> bool:
     """Tell whether Hugging Face has a class for this network with registers."""
     return _find_kind(backbone) in ("dinov2", *HOLD_REGISTERS)

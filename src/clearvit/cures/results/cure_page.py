@@ -9,9 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from clearvit.backbones.sources.snippets import timm_code
 from clearvit.backbones.vit import VitBackbone
-from clearvit.cures.card import result_rows, trained_parts
 from clearvit.cures.config import CureConfig
-from clearvit.cures.cure_report import CureReport
+from clearvit.cures.results.card import result_rows, trained_parts
+from clearvit.cures.results.cure_report import CureReport
 from clearvit.report.chart import new_chart, series_colors, style_axes
 from clearvit.report.elements import Command, Facts, ImageElement, Paragraph, Section, Table
 from clearvit.report.page import write_page

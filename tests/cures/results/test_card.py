@@ -14,10 +14,10 @@ import yaml
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
 from clearvit.backbones.sources.snippets import timm_code
-from clearvit.cures.card import base_model, write_card
 from clearvit.cures.config import CureConfig
-from clearvit.cures.cure_report import CureReport
 from clearvit.cures.registers import with_registers
+from clearvit.cures.results.card import base_model, write_card
+from clearvit.cures.results.cure_report import CureReport
 from tests.conftest import randomised
 
 CONFIG = CureConfig(registers=3, unfreeze=("last", "positions"), size=(56, 42), views=8)

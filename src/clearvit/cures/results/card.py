@@ -11,7 +11,7 @@ from clearvit.backbones.sources.hf.export_hf import kind_of
 from clearvit.backbones.sources.snippets import clearvit_code, timm_code
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
-from clearvit.cures.cure_report import CureReport
+from clearvit.cures.results.cure_report import CureReport
 from clearvit.errors import ModelError
 from clearvit.files import written_whole
 

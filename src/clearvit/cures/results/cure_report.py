@@ -100,8 +100,8 @@ def write_result(
     folder: Path, cured: VitBackbone, original: str, config: CureConfig, plan: Mapping[str, Any]
 ) -> None:
     """Save the model, its card and its page; the JSON that marks the end comes last."""
-    from clearvit.cures.card import write_card
-    from clearvit.cures.cure_page import write_cure_page
+    from clearvit.cures.results.card import write_card
+    from clearvit.cures.results.cure_page import write_cure_page
 
     save(cured, folder)
     write_card(folder, cured, original, config)

@@ -1,0 +1,1 @@
+"""What a cure leaves behind: its report, its card, its page and its file."""
