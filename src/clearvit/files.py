@@ -6,12 +6,18 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clearvit.errors import StoreError
+from clearvit.errors import ClearvitError, StoreError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGEST_JSON = 1 << 28  # bytes; the list of ten million images has fewer
 
 
 @contextmanager
@@ -80,15 +86,38 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read one of our own JSON files, which hold an object."""
+def read_json(path: Path, error: type[ClearvitError] = StoreError) -> dict[str, Any]:
+    """Read a JSON file that holds an object; whatever is wrong with it is raised as `error`."""
     try:
+        check_regular(path, LARGEST_JSON)
         content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read '{path}': {error}") from error
+    except (OSError, ValueError, RecursionError) as problem:
+        reason = "nested too deeply" if isinstance(problem, RecursionError) else problem
+        raise error(f"cannot read '{path}': {reason}") from problem
     if not isinstance(content, dict):
-        raise StoreError(f"'{path}' is not what clearvit wrote.")
+        raise error(f"'{path}' is not what was expected: it holds no object.")
     return content
+
+
+def read_tensors(path: Path, error: type[ClearvitError] = StoreError) -> dict[str, Tensor]:
+    """Read all tensors of a safetensors file; whatever is wrong with it is raised as `error`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        check_regular(path)
+        return load_file(path)
+    except (OSError, ValueError, KeyError, SafetensorError) as problem:
+        raise error(f"cannot read '{path}': {problem}") from problem
+
+
+def check_regular(path: Path, largest: int | None = None) -> None:
+    """Refuse what is no regular file, since opening a pipe waits for ever; `largest` in bytes."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if largest is not None and status.st_size > largest:
+        raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, more than {largest}")
 
 
 def check_space(out: Path, needed: int, advice: str = "Use another disk.") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,16 @@ from typing import Protocol
 
 SECONDS = 30.0  # between two lines in a log
 QUIET = "CLEARVIT_PROGRESS"  # set to 0 for silence
+
+
+# What a terminal would obey instead of showing: control characters (line breaks and tabs apart) and
+# marks that turn the direction of text round.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: object) -> str:
+    """Write control characters as escapes, since names of files may hold anything."""
+    return _CONTROL.sub(lambda mark: mark[0].encode("unicode_escape").decode(), str(text))
 
 
 class Progress(Protocol):
@@ -61,7 +72,7 @@ def log_progress(
     write: Callable[[str], object] | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Progress:
     """Give a callback that writes a line every half minute, and messages at once."""
-    say = write or (lambda text: print(text, file=sys.stderr, flush=True))
+    say = write or (lambda text: print(printable(text), file=sys.stderr, flush=True))
     last, seen = clock(), set[str]()
 
     def progress(stage: str, done: int, total: int, note: str = "") -> None:
@@ -95,7 +106,7 @@ def _bars() -> Iterator[Progress]:
 
         def progress(stage: str, done: int, total: int, note: str = "") -> None:
             if not total:
-                bars.console.print(note, markup=False, highlight=False, soft_wrap=True)
+                bars.console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
                 return
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total, note="")

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
 from clearvit.cli import app
-from clearvit.errors import ImageError, StoreError
+from clearvit.errors import ImageError, ModelError, StoreError
 from tests.conftest import tiny_network
 from tests.helpers.hostile import write_good, write_hostile
 
@@ -33,36 +33,58 @@ def place(tmp_path_factory):
     return folder
 
 
+def by(place):
+    """The user's word for the model; the index's own is not enough."""
+    return "--model", f"dir:{place / 'model'}"
+
+
 def a_photo(place):
     from clearvit.retrieval.index.index import Index
 
     return Index.open(place / "index").names[0]
 
 
-def test_the_index_remembers_its_model_and_finds_the_photo(place, tmp_path):
+def test_an_index_does_not_decide_which_model_is_loaded(place, monkeypatch):
+    monkeypatch.setattr("clearvit.backbones.load.load", lambda *a, **o: pytest.fail("loaded"))
+    done = invoke("search", place / "index", place / "photos" / a_photo(place))
+    assert isinstance(done.exception, ModelError) and "--model dir:" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["timm:hf-hub:evil/x", "timm:local-dir:/x", "hf:evil/x", "dir:x", "onnx:x", "openclip:ViT/x"],
+)
+def test_names_of_strangers_are_not_wellknown(name):
+    from clearvit.retrieval.index.query_model import is_wellknown
+
+    assert not is_wellknown(name)
+    assert is_wellknown("demo") and is_wellknown("timm:vit_small_patch14_dinov2.lvd142m")
+
+
+def test_the_photo_is_found_and_explained(place, tmp_path):
     name = a_photo(place)
     query = place / "photos" / name
-    done = invoke("search", place / "index", query, "--k", 3, "--rerank", 5, "--json")
+    done = invoke("search", place / "index", query, "--k", 3, "--rerank", 5, "--json", *by(place))
     assert done.exit_code == 0, done.output
     (result,) = json.loads(done.stdout)
     assert result["hits"][0]["name"] == name and len(result["hits"]) == 3
     assert "ranking by descriptors is kept" in result["note"]
     page = tmp_path / "why.html"
-    options = ("--weight", 0.5, "--rerank", 5, "--method", "mutual", "--out", page)
+    options = ("--weight", 0.5, "--rerank", 5, "--method", "mutual", "--out", page, *by(place))
     done = invoke("search", place / "index", query, *options)
     assert done.exit_code == 0 and "1\t" in done.stdout and page.exists()
 
 
 def test_several_queries_and_a_filter(place):
     queries = [place / "photos" / a_photo(place)] * 2
-    done = invoke("search", place / "index", *queries, "--where", "bytes < 0", "--json")
+    done = invoke("search", place / "index", *queries, "--where", "bytes < 0", "--json", *by(place))
     assert [result["hits"] for result in json.loads(done.stdout)] == [[], []]
 
 
 def test_explain_draws_and_gives_numbers(place, tmp_path):
     name = a_photo(place)
     query, out = place / "photos" / name, tmp_path / "why.png"
-    done = invoke("explain", place / "index", query, name, "--out", out, "--json")
+    done = invoke("explain", place / "index", query, name, "--out", out, "--json", *by(place))
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert (

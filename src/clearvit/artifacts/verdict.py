@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -54,8 +55,8 @@ def judge(
 def next_command(kind: Verdict, model: str) -> str:
     """Name the command that comes next."""
     if kind == "none":
-        return f"clearvit tokens {model} FOLDER --out tokens/"
-    return f"clearvit cure {model} FOLDER --out cured/"
+        return f"clearvit tokens {shlex.quote(model)} FOLDER --out tokens/"
+    return f"clearvit cure {shlex.quote(model)} FOLDER --out cured/"
 
 
 def _norm_finding(blocks: Sequence[BlockReport], side: Side) -> Finding | None:

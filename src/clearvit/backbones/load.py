@@ -9,10 +9,13 @@ import torch
 from torch import nn
 
 from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.blueprint import check_finite
 from clearvit.backbones.positions import check_rule
-from clearvit.errors import ModelError, closest
+from clearvit.errors import ModelError, OptionError, closest
 from clearvit.options import PositionRule, Size
+from clearvit.schema import shorten
 
+DEVICES = ("cpu", "cuda", "mps", "xpu")
 GRAMMAR = (
     "timm:NAME, timm:hf-hub:ID, timm:local-dir:PATH, hf:ID, hf:PATH, openclip:ARCH/TAG, dir:PATH,"
     " onnx:PATH, openvino:PATH, or demo"
@@ -38,19 +41,43 @@ def load(
             by default.
     """
     rule = None if positions is None else check_rule(positions)
-    backbone = name if isinstance(name, Backbone) else _from_source(name, rule)
+    place = None if device is None else pick_device(device)  # before a long download
+    if isinstance(name, Backbone):
+        backbone = name
+    else:
+        backbone = _from_source(name, rule)
+        check_finite(backbone.network, backbone.name)
     if size is not None:
         backbone = backbone.resized(size)
-    return backbone if device is None else backbone.to(pick_device(device))
+    return backbone if place is None else backbone.to(place)
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """Turn "auto" into CUDA or MPS where there is one, else the CPU."""
-    if device != "auto":
-        return torch.device(device)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    """Turn "auto" into CUDA or MPS where there is one, else the CPU; check that others exist.
+
+    Raises:
+        OptionError: There is no such device here.
+    """
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        chosen = torch.device("meta")  # which holds no values, so no device to work on
+    if chosen.type not in DEVICES:
+        shown = shorten(str(device))
+        raise OptionError(f"device is {shown}; use {', '.join(DEVICES)}, cuda:1 or auto.", "device")
+    try:
+        torch.zeros(1, device=chosen)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        raise OptionError(
+            f"device '{chosen}' is not there: {str(error).splitlines()[0]} Use --device cpu, or"
+            " --device auto, which takes a GPU if there is one.",
+            "device",
+        ) from error
+    return chosen
 
 
 def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:
@@ -73,7 +100,7 @@ def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:
         return load_runtime(rest, "onnx" if source == "onnx" else "openvino")
     if source in ("timm", "hf", "openclip") and rest:
         return _from_library(source, rest, rule)
-    raise ModelError(f"'{name}' is no model name. {_hint(name)}The grammar: {GRAMMAR}.")
+    raise ModelError(f"{shorten(name)} is no model name. {_hint(name)}The grammar: {GRAMMAR}.")
 
 
 def _from_directory(folder: Path, rule: PositionRule | None) -> Backbone:

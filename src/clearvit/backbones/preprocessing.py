@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from clearvit.options import Size
+from clearvit.schema import Rule, list_of, number, one_of, table, whole
 
 Fit = Literal["squash", "crop"]
 
@@ -20,6 +21,16 @@ RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+RULE: Rule = table(  # of what a file may say about it
+    {
+        "size": list_of(whole(1, 65536), 2, 2),
+        "mean": list_of(number(-10, 10), 3, 3),
+        "std": list_of(number(1e-6, 10), 3, 3),
+        "interpolation": one_of(*RESAMPLING),
+        "fit": one_of("squash", "crop"),
+    },
+    optional=("interpolation", "fit"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,14 @@ class Preprocessing:
         """Scale a (3, height, width) uint8 image to 0..1, then to the mean and std of training."""
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
         return image.float().div_(255).sub_(mean[:, None, None]).div_(std[:, None, None])
+
+
+def preprocessing_from(content: dict[str, Any]) -> Preprocessing:
+    """Make it of what a JSON file holds; `RULE` says what that may be."""
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in content.items()
+    }
+    return Preprocessing(**values)
 
 
 def _centered_box(image: Image.Image, aspect: float) -> tuple[float, float, float, float]:

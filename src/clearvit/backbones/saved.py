@@ -3,27 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from clearvit.backbones.blueprint import Blueprint, load_exactly
-from clearvit.backbones.clip_heads import DenseClip, dense_clip
+from clearvit.backbones.blueprint import Blueprint, build_with, load_exactly
+from clearvit.backbones.clip_heads import STD, DenseClip, dense_clip
 from clearvit.backbones.neurons import NeuronBackbone
 from clearvit.backbones.output import OutputSteps
+from clearvit.backbones.positions import RULES as POSITION_RULES
 from clearvit.backbones.positions import check_rule
-from clearvit.backbones.preprocessing import Preprocessing
-from clearvit.backbones.vit import VitBackbone
+from clearvit.backbones.preprocessing import RULE as PREPROCESSING_RULE
+from clearvit.backbones.preprocessing import preprocessing_from
+from clearvit.backbones.vit import VitBackbone, is_vit
 from clearvit.errors import ModelError
-from clearvit.files import write_json, written_whole
-from clearvit.options import PositionRule
+from clearvit.files import read_json, read_tensors, write_json, written_whole
+from clearvit.options import ClipHead, PositionRule, choices_of
+from clearvit.schema import (
+    Rule,
+    check_content,
+    either,
+    flag,
+    list_of,
+    mapping_of,
+    number,
+    one_of,
+    table,
+    text,
+    whole,
+)
 
 WEIGHTS, TIMM_CONFIG, OWN_CONFIG = "model.safetensors", "config.json", "clearvit.json"
 FORMAT = 1
+
+_STEP = either(flag, number(-1e9, 1e9))  # OutputSteps looks closer
+_STEPS = {one.name: _STEP for one in dataclasses.fields(OutputSteps) if one.name != "bases"}
+RULES: dict[str, Rule] = {  # of OWN_CONFIG; the blueprint checks its own arguments
+    "format": one_of(FORMAT),
+    "source": text,
+    "positions": one_of(*POSITION_RULES),
+    "preprocessing": PREPROCESSING_RULE,
+    "blueprint": table(
+        {
+            "architecture": text,
+            "arguments": lambda value: "" if isinstance(value, dict) else "an object was expected",
+            "epsilon": lambda value: "",
+        },
+        optional=("arguments", "epsilon"),
+    ),
+    "neurons": mapping_of(list_of(whole(0, 1 << 20), 0, 1 << 20), 512),
+    "spare_class": flag,
+    "output": table(_STEPS, optional=_STEPS),
+    "head": one_of(*choices_of(ClipHead)),
+    "std": number(1e-6, 1e6),
+}
+OPTIONAL = ("source", "neurons", "spare_class", "output", "head", "std")
 
 # Backbones of packages above: the file that marks them, and the function that loads them. Names,
 # not imports: this package imports none of those.
@@ -79,25 +116,31 @@ def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBa
     config = _read(folder / OWN_CONFIG)
     if config.get("format") != FORMAT:
         raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
+    check_content(
+        config, RULES, where=str(folder / OWN_CONFIG), error=ModelError, optional=OPTIONAL
+    )
     blueprint = Blueprint(**config["blueprint"])
-    network = blueprint.build()
-    try:
-        load_exactly(network, load_file(folder / WEIGHTS), str(folder))
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read '{folder / WEIGHTS}': {error}") from error
+    network = build_with(blueprint, read_tensors(folder / WEIGHTS, ModelError), str(folder))
+    if not is_vit(network):
+        raise ModelError(f"'{folder}' names '{blueprint.architecture}', which is no ViT.")
     backbone = VitBackbone(
         network,
-        _preprocessing(config["preprocessing"]),
+        preprocessing_from(config["preprocessing"]),
         name=f"dir:{folder}",
         positions=positions or check_rule(config["positions"]),
         blueprint=blueprint,
     )
     if "neurons" in config:
-        neurons = {int(block): torch.tensor(units) for block, units in config["neurons"].items()}
-        backbone = NeuronBackbone(backbone, neurons, spare_class=config["spare_class"])
+        units = config["neurons"].items()
+        if not all(block.isdecimal() and int(block) < backbone.depth for block, _ in units):
+            raise ModelError(f"'{folder / OWN_CONFIG}' lists neurons of a block that is not there.")
+        neurons = {int(block): torch.tensor(listed) for block, listed in units}
+        backbone = NeuronBackbone(backbone, neurons, spare_class=config.get("spare_class", True))
     if "output" in config:
         backbone.output = OutputSteps(**config["output"])
-    return dense_clip(backbone, config["head"], std=config["std"]) if "head" in config else backbone
+    if "head" not in config:
+        return backbone
+    return dense_clip(backbone, config["head"], std=config.get("std", STD))
 
 
 def _own_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:
@@ -137,18 +180,7 @@ def _timm_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:
     }
 
 
-def _preprocessing(config: dict[str, Any]) -> Preprocessing:
-    lists: dict[str, Any] = {
-        key: tuple(v) if isinstance(v, list) else v for key, v in config.items()
-    }
-    return Preprocessing(**lists)
-
-
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"'{path.parent}' holds no model: {path.name} is missing.") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read '{path}': {error}") from error
-    return content if isinstance(content, dict) else {}
+    if not os.path.lexists(path):
+        raise ModelError(f"'{path.parent}' holds no model: {path.name} is missing.")
+    return read_json(path, ModelError)

@@ -1,18 +1,23 @@
 """Peak memory of a model, in a process of its own: nothing else is in the number.
 
-python -m clearvit.benchmarking.memory '{"model": "demo", "batches": [1], "size": [224, 224], …}'
+It runs isolated: neither the user's working directory nor PYTHONPATH decides which code is run.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import clearvit
+
 MEGABYTE = 1 << 20
+HOME = Path(clearvit.__file__).resolve().parents[1]
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -30,8 +35,12 @@ def peak_memory(
     system does not report it, or the process was stopped for taking too much.
     """
     task = {"model": model, "keep": keep, "size": size, "batches": batches, "threads": threads}
-    line = [sys.executable, "-m", "clearvit.benchmarking.memory", json.dumps(task)]
-    done = subprocess.run(line, capture_output=True, text=True)
+    task["folder"] = os.getcwd()  # the model may be a relative path
+    # By the place of this very package, since -I leaves PYTHONPATH out.
+    code = f"import sys; sys.path.insert(0, {str(HOME)!r}); import {__name__} as m; m.main()"
+    line = [sys.executable, "-I", "-c", code, json.dumps(task)]
+    with tempfile.TemporaryDirectory() as empty:
+        done = subprocess.run(line, capture_output=True, text=True, cwd=empty)
     if done.returncode != 0 or not done.stdout.strip():
         return None
     found = json.loads(done.stdout.strip().splitlines()[-1])
@@ -81,5 +90,8 @@ def _peak() -> float | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / units
 
 
-if __name__ == "__main__":
-    print(json.dumps(measure(json.loads(sys.argv[1]))))
+def main() -> None:
+    """Measure what the first argument says, as JSON, and print the result as JSON."""
+    task = json.loads(sys.argv[1])
+    os.chdir(task["folder"])
+    print(json.dumps(measure(task)))

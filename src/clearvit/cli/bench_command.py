@@ -11,7 +11,7 @@ import typer
 from clearvit.benchmarking.config import BenchConfig
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Models, Run
-from clearvit.cli.console import next_step, note
+from clearvit.cli.console import next_step, note, show
 from clearvit.cli.generate import command
 
 
@@ -41,7 +41,7 @@ def bench(
     if run.json:
         print(json.dumps(result.to_json()))
         return
-    print(result.text())
+    show(result.text())
     for path in result.drawn:
         note(f"drawn: {path}")
-    next_step(f"clearvit compare {' '.join(models)} FOLDER --out compare/")
+    next_step("clearvit", "compare", *models, "FOLDER", "--out", "compare/")

@@ -11,7 +11,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Run, split_images
-from clearvit.cli.console import next_step, note, report_skipped
+from clearvit.cli.console import note, report_skipped, show
 from clearvit.cli.generate import command
 from clearvit.comparison.config import CompareConfig
 
@@ -64,11 +64,11 @@ def compare(
     if run.json:
         print(json.dumps(comparison_json(result)))
     else:
-        print(result.text())
+        show(result.text())
         if result.rule is None and any(row.verdict is not None for row in result.rows):
             note("note: no model has high- or low-norm tokens")
         for row in result.rows:
             for text in row.notes:
                 note(f"note: {row.model}: {text}")
-        print(page)
-    next_step(result.next_command)
+        show(page)
+    note(f"next: {result.next_command}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+
+from clearvit.progress import printable
 
 if TYPE_CHECKING:
     from clearvit.images import Skipped
@@ -41,8 +44,13 @@ def prepare(threads: int | None) -> None:
 
 
 def note(text: str) -> None:
-    """Print one line on the error stream, as it is."""
-    errors.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a line on the error stream; control characters are escaped."""
+    errors.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def show(text: object) -> None:
+    """Print a result for people on standard output; control characters are escaped."""
+    print(printable(text))
 
 
 def report_skipped(skipped: Sequence[Skipped], shown: int = 20) -> None:
@@ -63,6 +71,6 @@ def require_images(count: int) -> None:
         raise typer.Exit(1)
 
 
-def next_step(command: str) -> None:
-    """End with the command that comes next."""
-    note(f"next: {command}")
+def next_step(*words: object) -> None:
+    """End with the command that comes next, quoted for a shell, so that it can be pasted."""
+    note(f"next: {shlex.join(map(str, words))}")

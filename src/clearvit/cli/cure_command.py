@@ -7,7 +7,7 @@ from typing import Any
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Images, Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped
+from clearvit.cli.console import next_step, report_skipped, show
 from clearvit.cli.generate import command
 from clearvit.cures.config import CureConfig
 from clearvit.errors import OptionError
@@ -44,9 +44,9 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
         registers = cured.prefix_names.count("register")
         print(json.dumps({"out": str(out), **report.to_json(), "registers": registers}))
     else:
-        print(report)
+        show(report)
         if type(cured) is VitBackbone:
             from clearvit.backbones.sources.snippets import timm_code
 
             print(f"\n{timm_code(out, cured)}")
-    next_step(f"clearvit compare {model} dir:{out} {images}")
+    next_step("clearvit", "compare", model, f"dir:{out}", images)

@@ -11,7 +11,7 @@ import typer
 from clearvit.artifacts.config import DiagnoseConfig
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Run, split_images
-from clearvit.cli.console import next_step, report_skipped
+from clearvit.cli.console import note, report_skipped, show
 from clearvit.cli.generate import command
 
 METAVAR = "MODEL… IMAGES"
@@ -59,8 +59,9 @@ def diagnose(
     for model in models:
         results.append(diagnose(run.load(model), images, config=config))
         if not run.json:
-            print(results[-1])
+            show(results[-1])
     report_skipped(results[0].observations.skipped)
     page = write_report(results, out)
-    print(json.dumps(report_json(results)) if run.json else page)
-    next_step(next((r.next_command for r in results if r.findings), results[0].next_command))
+    print(json.dumps(report_json(results))) if run.json else show(page)
+    told = next((r for r in results if r.findings), results[0])
+    note(f"next: {told.next_command}")

@@ -11,7 +11,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Run
-from clearvit.cli.console import next_step, report_skipped, warned
+from clearvit.cli.console import next_step, report_skipped, show, warned
 from clearvit.cli.generate import command
 from clearvit.discovery.config import DiscoverConfig
 from clearvit.options import Options, option
@@ -74,7 +74,7 @@ def discover(
     if run.json:
         print(json.dumps(report))
         return
-    print(files.out / "boxes.json")
+    show(files.out / "boxes.json")
     if truth is not None:
         print(f"CorLoc {report['corloc']:.1f} % of {len(found)} images")
-    next_step(f"clearvit diagnose {model} FOLDER --out report/")
+    next_step("clearvit", "diagnose", model, "FOLDER", "--out", "report/")

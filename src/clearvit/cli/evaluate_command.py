@@ -10,7 +10,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Models, Run
-from clearvit.cli.console import next_step
+from clearvit.cli.console import next_step, show
 from clearvit.cli.generate import command
 from clearvit.evaluation.config import EvaluateConfig
 from clearvit.evaluation.registry import TASKS
@@ -46,8 +46,8 @@ def _add(name: str) -> None:
         table = evaluate(backbones, task=name, data=data, config=config)
         if out is not None:
             write_json(out, table.to_json())
-        print(json.dumps(table.to_json()) if run.json else table.text())
-        next_step(f"clearvit compare {' '.join(models)} FOLDER --out compare/")
+        print(json.dumps(table.to_json())) if run.json else show(table.text())
+        next_step("clearvit", "compare", *models, "FOLDER", "--out", "compare/")
 
     run_task.__annotations__["config"] = task.config
     run_task.__doc__ = (

@@ -11,6 +11,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Run
+from clearvit.cli.console import show
 from clearvit.cli.generate import command
 from clearvit.cli.search_command import IndexPath, QueryModel
 from clearvit.retrieval.config import Matching
@@ -33,7 +34,7 @@ def explain(
     pair = model.open(index, run).explain(query, hit, config=config)
     path = pair.explain(out)
     if not run.json:
-        print(path)
+        show(path)
         return
     summary = {
         "out": str(path),

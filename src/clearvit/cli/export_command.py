@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Out, Run
-from clearvit.cli.console import next_step, note
+from clearvit.cli.console import next_step, note, show
 from clearvit.cli.generate import command
 from clearvit.formats.config import ExportConfig
 
@@ -35,10 +35,9 @@ def export(model: Model, out: Out, config: ExportConfig, run: Run) -> None:
         content = asdict(done)
         print(json.dumps({"out": str(content.pop("path")), **content}))
         return
-    print(_describe(done))
-    print(done.loading, end="")
+    show(_describe(done) + done.loading.rstrip())
     if config.format in ("onnx", "openvino"):
-        next_step(f"clearvit bench {model} {config.format}:{out}")
+        next_step("clearvit", "bench", model, f"{config.format}:{out}")
 
 
 def _describe(done: Exported) -> str:

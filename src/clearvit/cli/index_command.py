@@ -10,7 +10,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Images, Model, Run
-from clearvit.cli.console import next_step, report_skipped, require_images
+from clearvit.cli.console import next_step, report_skipped, require_images, show
 from clearvit.cli.generate import command
 from clearvit.retrieval.config import IndexConfig
 
@@ -30,6 +30,7 @@ def index(model: Model, images: Images, out: Location, config: IndexConfig, run:
     """
     from clearvit.images import find_images
     from clearvit.retrieval.index.index import Index
+    from clearvit.retrieval.index.query_model import is_wellknown
 
     find_images(images)  # a wrong path should not wait for a model
     built = Index.build(run.load(model), images, out=out, config=config)
@@ -47,6 +48,7 @@ def index(model: Model, images: Images, out: Location, config: IndexConfig, run:
     if run.json:
         print(json.dumps(summary))
     else:
-        print(f"{count} images in {out}, {len(changes.added)} new, {len(changes.removed)} removed")
-        next_step(f"clearvit search {out} QUERY.jpg --rerank 100")
+        show(f"{count} images in {out}, {len(changes.added)} new, {len(changes.removed)} removed")
+        named = () if is_wellknown(model) else ("--model", model)  # else only the index names it
+        next_step("clearvit", "search", out, "QUERY.jpg", "--rerank", 100, *named)
     require_images(count)

@@ -11,7 +11,7 @@ import typer
 from clearvit.artifacts.config import LookConfig
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Run
-from clearvit.cli.console import next_step, warned
+from clearvit.cli.console import next_step, show, warned
 from clearvit.cli.generate import command
 
 
@@ -41,5 +41,5 @@ def look(
         print(json.dumps({"images": [str(path) for path in paths]}))
         return
     for path in paths:
-        print(path)
-    next_step(f"clearvit tokens {model} FOLDER --out tokens/")
+        show(path)
+    next_step("clearvit", "tokens", model, "FOLDER", "--out", "tokens/")

@@ -10,7 +10,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped
+from clearvit.cli.console import next_step, report_skipped, show
 from clearvit.cli.generate import command
 from clearvit.progress import is_main_process
 from clearvit.pruning.config import PruneConfig
@@ -58,6 +58,6 @@ def prune(model: Model, out: Out, config: PruneConfig, run: Run, images: Trainin
     if run.json:
         print(json.dumps(summary))
     else:
-        print("\n".join(lines))
-        print(f"\nimport clearvit as cv\nbackbone = cv.load('dir:{out}')")
-    next_step(f"clearvit compare {model} dir:{out} {images or 'IMAGES'}")
+        show("\n".join(lines))
+        show(f"\nimport clearvit as cv\nbackbone = cv.load({f'dir:{out}'!r})")
+    next_step("clearvit", "compare", model, f"dir:{out}", images or "IMAGES")

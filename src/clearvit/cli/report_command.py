@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from clearvit.cli.app import app
-from clearvit.cli.console import note
+from clearvit.cli.console import note, show
 from clearvit.cli.generate import command
 from clearvit.options import Options, option
 
@@ -45,5 +45,5 @@ def report(
     pages = [page for page in find_pages(runs) if page.resolve() != config.out.resolve()]
     path = combine_pages(pages, config.out, config.title)
     summary = {"page": str(path), "chapters": [str(page) for page in pages]}
-    print(json.dumps(summary) if config.json else path)
+    print(json.dumps(summary)) if config.json else show(path)
     note(f"{len(pages)} chapter{'s' * (len(pages) != 1)}; open it in any browser")

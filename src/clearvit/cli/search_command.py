@@ -11,7 +11,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Run
-from clearvit.cli.console import errors, next_step, note
+from clearvit.cli.console import errors, next_step, note, show
 from clearvit.cli.generate import command
 from clearvit.options import Options, option
 from clearvit.retrieval.config import SearchConfig
@@ -31,7 +31,7 @@ class QueryModel(Options):
         None,
         "Model that encodes the queries, such as a pruned copy.",
         panel="Query model",
-        shown="the index's own, by name",
+        shown="the index's own, if it is the demo model or in the lists of timm or OpenCLIP",
     )
     other_model: bool = option(
         False, "Accept a model with other weights, such as a cured copy.", panel="Query model"
@@ -89,13 +89,15 @@ def search(
     for hits in found:
         _print_hits(hits)
     if not query.text and found[0]:
-        next_step(f"clearvit explain {index} {queries[0]} {found[0].names[0]} --out why.png")
+        named = ("--model", query.model) if query.model else ()
+        words = (index, queries[0], found[0].names[0], *named, "--out", "why.png")
+        next_step("clearvit", "explain", *words)
 
 
 def _print_hits(hits: Hits) -> None:
     note(f"{hits.query.name}: {hits.note}")
     for hit in hits:
-        print(f"{hit.rank}\t{hit.score:.4f}\t{hit.name}")
+        show(f"{hit.rank}\t{hit.score:.4f}\t{hit.name}")
     if not len(hits):
         errors.print("nothing found: the index is empty, or the filter leaves nothing")
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Images, Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped, require_images
+from clearvit.cli.console import next_step, report_skipped, require_images, show
 from clearvit.cli.generate import command
 from clearvit.shards.config import TokenConfig
 
@@ -35,8 +35,10 @@ def tokens(model: Model, images: Images, out: Out, config: TokenConfig, run: Run
     if run.json:
         print(json.dumps(summary))
     else:
-        print(f"{len(store)} images, {store.grid[0]} x {store.grid[1]} patches each, in {out}")
+        show(f"{len(store)} images, {store.grid[0]} x {store.grid[1]} patches each, in {out}")
         next_step(
-            f"python -c \"import clearvit; print(clearvit.open_tokens('{out}')[0].map.shape)\""
+            "python",
+            "-c",
+            f"import clearvit; print(clearvit.open_tokens({str(out)!r})[0].map.shape)",
         )
     require_images(len(store))

@@ -76,7 +76,7 @@ def list_steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]
             "Which photo is this a part of, and why?",
             (
                 *("search", str(out / "index"), str(photos.query), "--k", "3", "--rerank", "10"),
-                *("--weight", "1", "--out", str(out / "why.html")),
+                *("--model", cured, "--weight", "1", "--out", str(out / "why.html")),
             ),
             out / "why.html",
         ),

@@ -5,22 +5,41 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
-from clearvit.backbones.blueprint import load_exactly
+from clearvit.backbones.blueprint import check_finite, load_exactly
 from clearvit.backbones.saved import load_saved, save
-from clearvit.errors import ModelError, StoreError
-from clearvit.files import read_json, write_json, written_whole
+from clearvit.errors import ModelError
+from clearvit.files import read_json, read_tensors, write_json, written_whole
 from clearvit.options import PositionRule
+from clearvit.pruning.config import FILLS, SCORERS
 from clearvit.pruning.modules import LearnedFill, Predictors
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.pruning_plan import make_plan
+from clearvit.schema import (
+    Rule,
+    check_content,
+    either,
+    flag,
+    list_of,
+    nothing,
+    number,
+    one_of,
+    whole,
+)
 
 MARKER, PREDICTORS, FILL = "pruned.json", "predictors.safetensors", "fill.safetensors"
 FORMAT = 2
 OPTIONS = ("keep", "stages", "scorer", "fill", "merge")
+RULES: dict[str, Rule] = {  # of MARKER; make_plan looks closer
+    "format": one_of(FORMAT),
+    "keep": list_of(number(0, 1), 1, 512),
+    "stages": list_of(whole(1, 511), 1, 512),
+    "scorer": either(nothing, one_of(*SCORERS)),
+    "fill": one_of(*FILLS, "learned"),
+    "merge": flag,
+}
 
 
 def save_pruned(pruned: PrunedBackbone, out: str | Path) -> Path:
@@ -38,20 +57,12 @@ def save_pruned(pruned: PrunedBackbone, out: str | Path) -> Path:
 def load_pruned(path: str | Path, positions: PositionRule | None = None) -> PrunedBackbone:
     """Load what `save_pruned` wrote."""
     folder = Path(path)
-    try:
-        content = read_json(folder / MARKER)
-    except StoreError as error:
-        raise ModelError(f"'{folder}' holds no pruned model: {error}") from error
+    content = read_json(folder / MARKER, ModelError)
     if content.get("format") != FORMAT:
         raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
+    check_content(content, RULES, where=str(folder / MARKER), error=ModelError)
     dense = load_saved(folder, positions)
-    try:
-        options = {key: content[key] for key in OPTIONS}
-    except KeyError as error:
-        raise ModelError(
-            f"'{folder / MARKER}' does not say {error}; save the model again."
-        ) from error
-    plan = make_plan(dense.depth, **options)
+    plan = make_plan(dense.depth, **{key: content[key] for key in OPTIONS})
     predictors = Predictors(dense.width, len(plan.stages)) if plan.scorer is None else None
     fill = LearnedFill(dense.width) if plan.fill == "learned" else None
     _load(predictors, folder / PREDICTORS)
@@ -72,7 +83,5 @@ def _save(module: nn.Module | None, path: Path) -> None:
 def _load(module: nn.Module | None, path: Path) -> None:
     if module is None:
         return
-    try:
-        load_exactly(module, load_file(path), str(path))
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read '{path}': {error}") from error
+    load_exactly(module, read_tensors(path, ModelError), str(path))
+    check_finite(module, str(path))

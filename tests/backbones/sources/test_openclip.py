@@ -272,3 +272,31 @@ def test_missing_library_names_the_extra(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ModelError, match=r"pip install 'clearvit\[openclip\]'"):
         load("openclip:ViT-B-16/openai")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vision_cfg": {**VIT, "timm_model_name": "hf-hub:evil/x"}},
+        {"vision_cfg": {**VIT, "timm_model_name": "local-dir:/tmp"}},
+        {"vision_cfg": {**VIT, "timm_model_pretrained": True}},
+        {"vision_cfg": {**VIT, "layers": 10**9}},
+        {"vision_cfg": {**VIT, "width": 65536, "layers": 500}},
+        {"vision_cfg": {**VIT, "patch_size": 0}},
+        {"text_cfg": {**TEXT, "hf_model_name": "evil/x"}},
+        {"text_cfg": {**TEXT, "tokenizer_kwargs": {"trust_remote_code": True}}},
+        {"text_cfg": {**TEXT, "vocab_size": -1}},
+        {"embed_dim": 0},
+        {"multimodal_cfg": {}},
+        {"vision_cfg": []},
+    ],
+    ids=str,
+)
+def test_a_folder_of_a_stranger_is_checked_before_anything_is_built(tmp_path, monkeypatch, change):
+    monkeypatch.setattr(open_clip, "create_model", lambda *a, **o: pytest.fail("built"))
+    config = {"embed_dim": 24, "vision_cfg": VIT, "text_cfg": TEXT, **change}
+    content = {"model_cfg": config, "preprocess_cfg": {"size": 32}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(content))
+    (tmp_path / "open_clip_model.safetensors").write_bytes(bytes(2_000_000))
+    with pytest.raises(ModelError, match=r"open_clip_config\.json"):
+        load(f"openclip:{tmp_path}")

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,3 +172,42 @@ def test_what_is_no_export_is_refused(name, tmp_path, monkeypatch):
 
 def content_file(format):
     return {"onnx": "model.onnx", "openvino": "model.xml"}[format]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": {"CACHE_DIR": "/tmp/evil"}},
+        {"settings": {"LOG_LEVEL": "LOG_TRACE"}},
+        {"settings": ["x"]},
+        {"format": "tensorrt"},
+        {"format": ["onnx"]},
+        {"patch": [0, 0]},
+        {"patch": [7, 7]},
+        {"batch": -3},
+        {"width": "24"},
+        {"size": [32]},
+        {"prefix_names": ["evil"]},
+        {"preprocessing": {}},
+        {"pruned": "yes"},
+        {"hook": "evil"},
+        {"source": 5},
+        {"version": None},
+    ],
+    ids=str,
+)
+def test_a_lying_runtime_json_is_one_sentence(name, tmp_path, change):
+    format, _, folder = name.partition(":")
+    content = json.loads((Path(folder) / CONFIG).read_text())
+    (tmp_path / CONFIG).write_text(json.dumps({**content, **change}))
+    with pytest.raises(ModelError):
+        load(f"{format}:{tmp_path}")
+
+
+@pytest.mark.parametrize("change", [{"width": 12}, {"prefix_names": ["class"]}])
+def test_a_graph_that_gives_something_else_than_its_json_says(name, tmp_path, change):
+    folder = Path(shutil.copytree(name.partition(":")[2], tmp_path / "copy"))
+    content = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**content, **change}))
+    with pytest.raises(ModelError, match="gives"):
+        load(f"dir:{folder}").tokens(torch.zeros(1, 3, 32, 32))

@@ -74,7 +74,7 @@ def test_another_model_may_neither_continue_nor_ask(index, photos, tiny, tmp_pat
     assert "one model" in allowed.search(photos / "dogs/0.png").note
     with pytest.raises(StoreError, match="not write"):
         allowed.add(photos)
-    with pytest.raises(ModelError, match=r"Index\.open\(path, backbone"):
+    with pytest.raises(ModelError, match=r"Index\.open\(path, clearvit.load"):
         Index.open(index.store.location).search(photos / "dogs/0.png")
 
 

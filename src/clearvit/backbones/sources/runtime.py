@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
-import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +19,30 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from clearvit.backbones.backbone import Backbone
-from clearvit.backbones.preprocessing import Preprocessing, as_size, round_to_patches
+from clearvit.backbones.preprocessing import RULE as PREPROCESSING_RULE
+from clearvit.backbones.preprocessing import (
+    Preprocessing,
+    as_size,
+    preprocessing_from,
+    round_to_patches,
+)
 from clearvit.backbones.tokens import Tokens
 from clearvit.errors import ModelError, missing_extra
+from clearvit.files import check_regular, read_json
 from clearvit.options import Size
+from clearvit.schema import (
+    Rule,
+    check_content,
+    either,
+    flag,
+    list_of,
+    nothing,
+    number,
+    one_of,
+    table,
+    text,
+    whole,
+)
 
 RuntimeFormat = Literal["onnx", "openvino"]
 CONFIG = "runtime.json"
@@ -31,6 +51,26 @@ READERS: dict[RuntimeFormat, str] = {"onnx": "ONNX Runtime", "openvino": "OpenVI
 LIBRARIES: dict[RuntimeFormat, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
 PIXELS, PATCHES, PREFIX, KEPT = "pixels", "patches", "prefix", "kept"  # names in the graph
 VERSION = 1
+# All that OpenVINO may be told by a file: others name directories, plug-ins and log files.
+SETTINGS = {"SNIPPETS_MODE": one_of("ENABLE", "DISABLE", "IGNORE_CALLBACK")}
+_PREFIX_NAMES = ("class", "distillation", "register")
+RULES: dict[str, Rule] = {  # of CONFIG
+    "version": one_of(VERSION),
+    "format": one_of("onnx", "openvino"),
+    "source": text,
+    "fingerprint": text,
+    "size": list_of(whole(1, 65536), 2, 2),
+    "patch": list_of(whole(1, 65536), 2, 2),
+    "width": whole(1, 65536),
+    "prefix_names": list_of(one_of(*_PREFIX_NAMES), 0, 4096),
+    "preprocessing": PREPROCESSING_RULE,
+    "pruned": flag,
+    "batch": either(nothing, whole(1, 65536)),
+    "quantize": either(nothing, one_of("int8")),
+    "macs": either(nothing, number(0, 1e18)),
+    "settings": table(SETTINGS, optional=SETTINGS),
+}
+OPTIONAL = ("pruned", "batch", "quantize", "macs", "settings")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -67,8 +107,9 @@ class GraphFacts:
     def from_json(content: Mapping[str, Any]) -> GraphFacts:
         """Read what `to_json` gave."""
         facts = {key: _tuples(value) for key, value in content.items() if key != "version"}
-        shaped = {key: _tuples(value) for key, value in content["preprocessing"].items()}
-        return GraphFacts(**{**facts, "preprocessing": Preprocessing(**shaped)})
+        return GraphFacts(
+            **{**facts, "preprocessing": preprocessing_from(content["preprocessing"])}
+        )
 
 
 class Engine(Protocol):
@@ -128,10 +169,27 @@ class RuntimeBackbone(Backbone):
             full = F.pad(chunk, (*(0,) * 7, step - len(chunk))) if self.facts.batch else chunk
             found = engine(full.contiguous().numpy())
             parts.append({name: values[: len(chunk)] for name, values in found.items()})
-        return {
+        whole = {
             name: torch.from_numpy(np.concatenate([part[name] for part in parts]))
             for name in self.facts.outputs
         }
+        self._check_shapes(whole, len(pixels))
+        return whole
+
+    def _check_shapes(self, whole: Mapping[str, Tensor], images: int) -> None:
+        """Refuse a graph that gives something else than the file beside it says."""
+        cells = (self.facts.size[0] // self.patch[0]) * (self.facts.size[1] // self.patch[1])
+        wanted: dict[str, tuple[int, ...]] = {
+            PATCHES: (images, cells, self.width),
+            PREFIX: (images, len(self.prefix_names), self.width),
+            KEPT: (images, cells),
+        }
+        for name, tensor in whole.items():
+            if tuple(tensor.shape) != wanted[name]:
+                raise ModelError(
+                    f"the graph in '{self.folder}' gives {name} of the shape {tuple(tensor.shape)},"
+                    f" but {CONFIG} says {wanted[name]}. Export the model again."
+                )
 
     def _engine(self) -> Engine:
         """Make the graph ready, again whenever the number of threads has changed."""
@@ -140,6 +198,7 @@ class RuntimeBackbone(Backbone):
             make = {"onnx": _onnx_engine, "openvino": _openvino_engine}[self.facts.format]
             path = self.folder / FILES[self.facts.format]
             try:
+                check_regular(path)
                 self._ready = (threads, make(path, threads, self.facts))
             except Exception as error:  # each library has errors of its own
                 reader = READERS[self.facts.format]
@@ -224,18 +283,21 @@ def check_libraries(format: RuntimeFormat, needed_for: str, *, writing: bool = F
 
 
 def _read_facts(folder: Path, format: RuntimeFormat) -> GraphFacts:
-    try:
-        content = json.loads((folder / CONFIG).read_text("utf-8"))
-        if content["version"] != VERSION:
-            raise ModelError(f"'{folder}' was exported by another version of clearvit; update it.")
-        return GraphFacts.from_json(content)
-    except FileNotFoundError as error:
+    path = folder / CONFIG
+    if not os.path.lexists(path):
         raise ModelError(
             f"'{folder}' holds no exported model ({CONFIG} is missing). Make one: clearvit export"
             f" MODEL --format {format} --out {folder}"
-        ) from error
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ModelError(f"cannot read '{folder / CONFIG}': {error}; export it again.") from error
+        )
+    content = read_json(path, ModelError)
+    if content.get("version") != VERSION:
+        raise ModelError(f"'{folder}' was exported by another version of clearvit; update it.")
+    check_content(content, RULES, where=str(path), error=ModelError, optional=OPTIONAL)
+    facts = GraphFacts.from_json(content)
+    whole_patches = all(s % p == 0 for s, p in zip(facts.size, facts.patch, strict=True))
+    if not whole_patches or facts.preprocessing.size != facts.size:
+        raise ModelError(f"'{path}' cannot be used: size, patch and preprocessing do not agree.")
+    return facts
 
 
 def _onnx_engine(path: Path, threads: int, facts: GraphFacts) -> Engine:

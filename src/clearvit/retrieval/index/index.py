@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -27,6 +26,7 @@ from clearvit.retrieval.image_features import (
 )
 from clearvit.retrieval.index.hits import Hit, Hits, Query
 from clearvit.retrieval.index.index_search import search_store
+from clearvit.retrieval.index.query_model import check_named, check_query_model
 from clearvit.retrieval.index.store import Store
 from clearvit.retrieval.index.update import (
     Changes,
@@ -120,7 +120,8 @@ class Index:
         Args:
             path: Where `build` wrote it.
             backbone: The model that made it, or a pruned copy of it. None loads the model by the
-                name it had, when the first query comes.
+                name in the index when the first query comes, if timm or OpenCLIP list that name
+                or it is the demo model; repositories and directories have to be passed.
             other_model: Accept a backbone with other weights, such as a cured copy. Its
                 descriptors must live in the same space as those of the index; this is not checked.
             device: Device of a model that is loaded by name.
@@ -151,6 +152,7 @@ class Index:
         if self._backbone is None:
             from clearvit.backbones.load import load
 
+            check_named(self.spec.model)
             try:
                 loaded = load(self.spec.model, device=self._device)
             except ModelError as error:
@@ -340,31 +342,3 @@ class Index:
     def _update_ann_index(self) -> None:
         if self.store.has_ann_index or len(self) > self.config.ann_above:
             self.store.build_ann_index()
-
-
-def check_query_model(backbone: Backbone, store: Store, other_model: bool) -> str:
-    """Check that a model may encode queries for an index; say what differs, else nothing."""
-    spec = store.spec
-    if fingerprint_at(backbone, spec.size) == spec.fingerprint:
-        return ""
-    fits = backbone.width == spec.width
-    dense = getattr(backbone, "dense", None)  # a pruned backbone knows what it was made of
-    pruned = isinstance(dense, Backbone) and fingerprint_at(dense, spec.size) == spec.fingerprint
-    if not fits or not (pruned or other_model):
-        remedy = (
-            " If its tokens live in the same space (a cured copy), open the index with it:"
-            " Index.open(path, backbone, other_model=True)."
-            if fits
-            else f" Its tokens have {backbone.width} channels, those of the index {spec.width}."
-        )
-        raise StoreError(
-            f"the index '{store.location}' was made by '{spec.model}' and not by"
-            f" '{backbone.name}', or by other weights.{remedy}"
-        )
-    note = (
-        f"Queries are encoded by '{backbone.name}', the index by '{spec.model}': similarities"
-        " are lower than between images of one model."
-    )
-    if not pruned:
-        warnings.warn(note, stacklevel=3)
-    return note

@@ -8,6 +8,7 @@ from typing import Any
 
 from clearvit.errors import ModelError, closest
 from clearvit.options import Size
+from clearvit.schema import Rule, check_content, either, list_of, number, text, whole
 
 Config = Mapping[str, Any]
 
@@ -24,6 +25,22 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 """Names of activations in transformers and in timm."""
+
+_SIDES = either(whole(1, 65536), list_of(whole(1, 65536), 2, 2))
+RULES: dict[str, Rule] = {  # of what is read here; other keys are never looked at
+    "hidden_size": whole(1, 65536),
+    "num_hidden_layers": whole(1, 512),
+    "num_attention_heads": whole(1, 1024),
+    "intermediate_size": whole(1, 1 << 20),
+    "mlp_ratio": number(1e-3, 1024),
+    "image_size": _SIDES,
+    "patch_size": _SIDES,
+    "num_patches": whole(1, 1 << 20),
+    "hidden_act": text,
+    "layer_norm_eps": number(0, 1),
+    "num_register_tokens": whole(0, 4096),
+    "rope_theta": number(1e-6, 1e12),
+}
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,9 @@ def settings_of(config: Config, defaults: Config) -> Settings:
     full = {**defaults, **{key: value for key, value in config.items() if value is not None}}
     if full.get("num_channels", 3) != 3:
         raise ModelError(f"the model wants {full['num_channels']} channels; clearvit reads RGB.")
+    check_content(
+        full, RULES, where="config.json", error=ModelError, optional=RULES, ignore_unknown=True
+    )
     try:
         width = int(full["hidden_size"])
         patch = _pair(full["patch_size"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 
 import huggingface_hub
 from huggingface_hub import errors as hub_errors
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from clearvit.backbones.sources.hub import why_unreachable
-from clearvit.errors import ModelError
+from clearvit.errors import ModelError, StoreError
+from clearvit.files import read_json, read_tensors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -76,23 +74,18 @@ class Files:
         if path is None:
             return None
         try:
-            content = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+            return read_json(path)
+        except StoreError as error:
             raise ModelError(f"'{filename}' of '{self.name}' is malformed: {error}.") from error
-        if not isinstance(content, dict):
-            raise ModelError(f"'{filename}' of '{self.name}' is malformed: it holds no object.")
-        return content
 
     def weights(self) -> dict[str, Tensor]:
         """Read every tensor, half precision as float32."""
         state: dict[str, Tensor] = {}
         for path in self._shards():
             try:
-                state |= load_file(path)
-            except (OSError, SafetensorError) as error:
-                raise ModelError(
-                    f"cannot read '{path}': {error}. The file is damaged; download it again."
-                ) from error
+                state |= read_tensors(path)
+            except StoreError as error:
+                raise ModelError(f"{error}. The file is damaged; download it again.") from error
         return {key: t.float() if t.is_floating_point() else t for key, t in state.items()}
 
     def _shards(self) -> list[Path]:
@@ -102,7 +95,8 @@ class Files:
         index = self.json(INDEX)
         if index is None:
             raise ModelError(self._no_weights())
-        parts = sorted({str(part) for part in dict(index.get("weight_map", {})).values()})
+        listed = index.get("weight_map")
+        parts = sorted({str(part) for part in listed.values()}) if isinstance(listed, dict) else []
         paths = {part: self.find(part) for part in parts if Path(part).name == part}
         lost = [part for part in parts if paths.get(part) is None]
         if lost or not parts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from clearvit.backbones.backbone import Backbone
-from clearvit.backbones.blueprint import load_exactly
+from clearvit.backbones.blueprint import build_with
 from clearvit.backbones.preprocessing import Preprocessing
 from clearvit.backbones.sources.hf.families import blueprint_for, from_hf, recognize_family, to_hf
 from clearvit.backbones.sources.hf.hf_config import Config
@@ -18,6 +18,7 @@ from clearvit.backbones.sources.hf.hf_files import Files, files_of
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.options import PositionRule, Size
+from clearvit.schema import list_of, number
 
 __all__ = ["from_hf", "load_hf", "to_hf"]
 
@@ -52,8 +53,7 @@ def _load_vit(
     family, settings = recognize_family(config)  # before the weights: they may be a long download
     state = from_hf(files.weights(), config)
     blueprint = blueprint_for(state, config)
-    network = blueprint.build()
-    load_exactly(network, state, name)
+    network = build_with(blueprint, state, name)
     mean, std = family.colors
     default = Preprocessing(settings.image, mean, std, family.interpolation)
     return VitBackbone(
@@ -93,14 +93,23 @@ def _preprocessing(processor: Config, default: Preprocessing) -> Preprocessing:
             size=default.size,
             mean=_colors(processor.get("image_mean"), mean),
             std=_colors(processor.get("image_std"), std),
-            interpolation=RESAMPLE.get(processor.get("resample", -1), default.interpolation),
+            interpolation=_interpolation(processor, default),
         )
     except (TypeError, ValueError) as error:
         raise ModelError(f"preprocessor_config.json is malformed: {error}.") from error
 
 
+def _interpolation(processor: Config, default: Preprocessing) -> str:
+    chosen = processor.get("resample", -1)
+    return RESAMPLE.get(chosen if isinstance(chosen, int) else -1, default.interpolation)
+
+
 def _colors(value: Any, default: tuple[float, ...]) -> tuple[float, ...]:
-    return default if value is None else tuple(float(v) for v in value)
+    if value is None:
+        return default
+    if problem := list_of(number(-10, 10), 3, 3)(value):
+        raise ValueError(f"{value!r}; {problem}")
+    return tuple(float(v) for v in value)
 
 
 def _size(value: Any) -> Size:
