@@ -63,5 +63,5 @@ def diagnose(
     report_skipped(results[0].observations.skipped)
     page = write_report(results, out)
     print(json.dumps(report_json(results))) if run.json else show(page)
-    told = next((r for r in results if r.findings), results[0])
-    note(f"next: {told.next_command}")
+    chosen = next((r for r in results if r.findings), results[0])
+    note(f"next: {chosen.next_command}")
