@@ -28,3 +28,9 @@ def data_path(text: str) -> Path:
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"'{path}' does not exist; is CLEARVIT_DATA right?")
     return path
+
+
+def find_model(name: str) -> str:
+    """Give the name that `cv.load` takes: a directory in CLEARVIT_WEIGHTS, or the name itself."""
+    folder = Path(os.environ.get("CLEARVIT_WEIGHTS", "")) / name
+    return f"timm:local-dir:{folder}" if (folder / "config.json").is_file() else name

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearvit.probes.metrics import (
+    BOUNDARY,
     confusion_matrix,
     depth_errors,
     depth_metrics,
@@ -30,7 +31,8 @@ def test_a_confusion_matrix_counted_by_hand():
 @given(st.integers(0, 1000), st.integers(2, 6))
 def test_rows_of_images_sum_to_the_scores_of_scikit_learn(seed, classes):
     rng = np.random.default_rng(seed)
-    truth, predicted = rng.integers(-1, classes, (5, 12)), rng.integers(0, classes, (5, 12))
+    shape = (5, 3, 4)
+    truth, predicted = rng.integers(-1, classes, shape), rng.integers(0, classes, shape)
     pairs = zip(predicted, truth, strict=True)
     rows = np.stack([segmentation_counts(one, mask, classes) for one, mask in pairs])
     found = segmentation_metrics(rows.sum(0), range(classes), subset=(0, 1))
@@ -49,13 +51,32 @@ def test_rows_of_images_sum_to_the_scores_of_scikit_learn(seed, classes):
 
 
 def test_many_sums_at_once():
-    sums = np.random.default_rng(0).integers(1, 9, (7, 3, 2)).astype(float)
-    sums[:, 1:] += sums[:, :1]
-    sums = sums.reshape(7, 6)
+    sums = np.random.default_rng(0).integers(1, 9, (7, 2, 3, 2)).astype(float)
+    sums[:, :, 1:] += sums[:, :, :1]
+    sums = sums.reshape(7, 12)
     together = segmentation_metrics(sums, "ab")
     for i in range(7):
         alone = segmentation_metrics(sums[i], "ab")
         assert all(together[name][i] == pytest.approx(float(alone[name])) for name in alone)
+
+
+def test_boundary_iou_counts_only_pixels_near_an_edge():
+    truth, predicted = np.zeros((2, 100, 100), dtype=np.int64)
+    truth[20:80, 20:80] = predicted[20:80, 20:80] = 1
+    predicted[45:55, 45:55] = 0  # a hole deep inside: it has edges of its own, the truth has none
+    width = round(BOUNDARY * np.hypot(100, 100))
+    edges = np.zeros((2, 2, 100, 100), dtype=bool)  # (mask, class), pixel by pixel
+    for i, mask in enumerate((truth, predicted)):
+        for y, x in np.ndindex(mask.shape):
+            window = mask[max(0, y - width) : y + width + 1, max(0, x - width) : x + width + 1]
+            inside = width <= y < 100 - width and width <= x < 100 - width
+            edges[i, mask[y, x], y, x] = not inside or (window != mask[y, x]).any()
+    overlap = (edges[0] & edges[1]).sum((1, 2)) / (edges[0] | edges[1]).sum((1, 2))
+    found = segmentation_metrics(segmentation_counts(predicted, truth, 2), "ab", subset=(1,))
+    assert found["boundary IoU"] == pytest.approx(100 * overlap.mean())
+    assert found["boundary IoU of 1"] == pytest.approx(100 * overlap[1])
+    same = segmentation_metrics(segmentation_counts(truth, truth, 2), "ab")
+    assert same["boundary IoU"] == pytest.approx(100)
 
 
 def test_depth_against_plain_numpy():

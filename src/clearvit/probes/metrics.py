@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+BOUNDARY = 0.02  # of the diagonal: how far from an edge pixels count for boundary IoU
 DEPTH_METRICS = ("RMSE", "AbsRel", "delta1", "delta2", "delta3")
 
 
@@ -30,30 +33,64 @@ def confusion_matrix(predicted: Integers, truth: Integers, classes: int) -> Inte
 
 
 def segmentation_counts(predicted: Integers, truth: Integers, classes: int) -> Floats:
-    """Count in one image: hits, true pixels and predicted pixels of each class, (3 K,)."""
+    """Count in one image, (6 K,): hits, true and predicted pixels of each class; then at its edges.
+
+    The second half is that of boundary IoU (Cheng et al., CVPR 2021): only pixels of a class that
+    lie within 2 % of the image's diagonal of the edge of its region count, in the true and in the
+    predicted mask.
+    """
     confusion = confusion_matrix(predicted, truth, classes)
-    parts = (np.diag(confusion), confusion.sum(1), confusion.sum(0))
-    return np.concatenate(parts).astype(np.float64)
+    parts = [np.diag(confusion), confusion.sum(1), confusion.sum(0)]
+    edges = np.zeros((3, classes), dtype=np.int64)
+    width = max(1, round(BOUNDARY * float(np.hypot(*truth.shape))))
+    known = truth >= 0
+    for one in np.union1d(truth[known], predicted[known]):
+        real = boundary(truth == one, width) & known
+        found = boundary(predicted == one, width) & known
+        edges[:, one] = (real & found).sum(), real.sum(), found.sum()
+    return np.concatenate([*parts, *edges]).astype(np.float64)
+
+
+def boundary(mask: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
+    """Mark the pixels of a region within `width` pixels of its edge, (height, width) bool.
+
+    The border of the image is an edge. Distances are along rows or columns, whichever is larger.
+    """
+    outside = F.pad(torch.from_numpy(~mask).float()[None, None], [width] * 4, value=1.0)
+    side = 2 * width + 1
+    near = F.max_pool2d(F.max_pool2d(outside, (side, 1), 1), (1, side), 1)[0, 0] > 0
+    edge: NDArray[np.bool_] = mask & near.numpy()
+    return edge
 
 
 def segmentation_metrics(
     sums: Floats, classes: Sequence[str], subset: Sequence[int] = ()
 ) -> Mapping[str, Floats]:
-    """Give mIoU, mAcc and pixel accuracy in percent for sums of rows, (…, 3 K).
+    """Give mIoU, mAcc, pixel accuracy and boundary IoU in percent for sums of rows, (…, 6 K).
 
-    A class that occurs in no image takes no part in a mean. With a subset, its mIoU too.
+    A class that occurs in no image takes no part in a mean. With a subset, its mIoU and boundary
+    IoU too.
     """
-    hits, true, predicted = np.split(sums, 3, axis=-1)
+    hits, true, predicted, *edges = np.split(sums, 6, axis=-1)
     assert hits.shape[-1] == len(classes)
-    union = true + predicted - hits
+    iou, edge_iou = _iou(hits, true, predicted), _iou(*edges)
     with np.errstate(invalid="ignore", divide="ignore"):
-        iou = np.where(union > 0, 100 * hits / union, np.nan)
         recall = np.where(true > 0, 100 * hits / true, np.nan)
     found = {"mIoU": _means(iou), "mAcc": _means(recall)}
     found["pixels"] = 100 * hits.sum(-1) / np.maximum(true.sum(-1), 1)
+    found["boundary IoU"] = _means(edge_iou)
     if subset:
         found[f"mIoU of {len(subset)}"] = _means(iou[..., list(subset)])
+        found[f"boundary IoU of {len(subset)}"] = _means(edge_iou[..., list(subset)])
     return found
+
+
+def _iou(hits: Floats, true: Floats, predicted: Floats) -> Floats:
+    """Intersection over union in percent; NaN where there is neither."""
+    union = true + predicted - hits
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio: Floats = np.where(union > 0, 100 * hits / union, np.nan)
+    return ratio
 
 
 def depth_errors(predicted: Floats, truth: Floats) -> Floats:

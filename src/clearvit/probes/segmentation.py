@@ -116,7 +116,7 @@ def measure_whole(
     *,
     decide: Decide = choose_highest,
 ) -> list[NDArray[np.float64]]:
-    """Score every image in one pass; rows of `segmentation_row`, (V, 3 K), for each scorer."""
+    """Score every image in one pass; rows of `segmentation_counts`, (V, 6 K), for each scorer."""
 
     def scores_of(index: int, size: Size) -> Iterator[Tensor]:
         tokens = features.patches([index])[0]
