@@ -17,8 +17,9 @@ from torch import Tensor
 import clearvit as cv
 from clearvit.backbones.output import remove_directions, smooth_grid
 from clearvit.datasets.splits import Split, load_image
-from clearvit.views import Views, apply_view, gather
+from clearvit.views import Views, apply_view, gather, refine_by_image
 from clearvit.views.sampling import sample_views
+from clearvit.views.guidance import denormalize
 from clearvit.views.shifting import white_of
 
 BATCH = 10  # views per forward pass
@@ -37,12 +38,15 @@ class Recipe:
     smooth: bool = False
     kernel: str = "tent"
     width: float | None = None
+    guided: bool = False  # tokens refined by the image
 
     @property
     def stored(self) -> str:
         """Name of the file: rows that differ only by steps after the gathering share one."""
-        kernel = "" if self.width is None and self.kernel == "tent" else f"-{self.kernel}{self.width}"
-        return f"{self.sampler}-{self.passes}-x{self.scale}-{self.size or 'own'}{kernel}"
+        plain = self.width is None and self.kernel == "tent"
+        kernel = "" if plain else f"-{self.kernel}{self.width}"
+        guided = "-guided" if self.guided else ""
+        return f"{self.sampler}-{self.passes}-x{self.scale}-{self.size or 'own'}{kernel}{guided}"
 
 
 class StoredFeatures:
@@ -120,7 +124,10 @@ def _extract_group(
         for recipe, array in arrays.items():
             options = {"kernel": recipe.kernel, "width": recipe.width, "scale": recipe.scale}
             gathered = gather(tokens, views, patch=backbone.patch, **options)
-            array[index] = gathered.map[0].flatten(0, 1).half().numpy()
+            fine = gathered.map.permute(0, 3, 1, 2)
+            if recipe.guided:
+                fine = refine_by_image(fine, denormalize(pixels, backbone.preprocessing), fine.shape[2:])
+            array[index] = fine[0].flatten(1).T.half().numpy()
     for recipe, array in arrays.items():
         array.flush()
         (folder / f"{recipe.stored}.part.npy").rename(folder / f"{recipe.stored}.npy")

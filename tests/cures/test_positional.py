@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 import clearvit as cv
-from clearvit.cures.positional import found_rates, remove_position
+from clearvit.cures.positional import found_rates, edit_output
 from clearvit.errors import ImageError
 from tests.helpers.photos import soft_photos
 
@@ -20,7 +20,7 @@ def test_a_patch_is_found_where_it_is():
 
 
 def test_without_images_the_default_is_taken_and_said(tiny):
-    edited = remove_position(tiny, directions=4)
+    edited = edit_output(tiny, directions=4)
     report = edited.report
     assert report.directions == 4 and "not checked" in str(report)
     assert edited.output is not None and tiny.output is None
@@ -28,12 +28,14 @@ def test_without_images_the_default_is_taken_and_said(tiny):
 
 def test_the_choice_is_made_and_checked_on_different_images(tiny, tmp_path):
     soft_photos(tmp_path, 10)
-    first = remove_position(tiny, tmp_path)
-    report, same = first.report, remove_position(tiny, tmp_path).report
-    assert report == same and report.images == 10 and set(report.found) >= {0, 5}
+    first = edit_output(tiny, tmp_path)
+    report, same = first.report, edit_output(tiny, tmp_path).report
+    assert report == same and report.images == 10
+    assert {one.directions for one in report.tried} >= {0, 5}
+    assert not any(one.smooth for one in report.tried)
     assert (first.output is None) == (report.directions == 0)
     with pytest.raises(ImageError, match="at least 8"):
-        remove_position(tiny, [str(p) for p in sorted(tmp_path.iterdir())[:3]])
+        edit_output(tiny, [str(p) for p in sorted(tmp_path.iterdir())[:3]])
 
 
 def test_position_hides_the_content_of_the_demo_model(demo_backbone, tmp_path):
@@ -48,8 +50,42 @@ def test_position_hides_the_content_of_the_demo_model(demo_backbone, tmp_path):
         half = pixels.shape[1] // 2
         part = pixels[:, :half] if number < len(names) else pixels[:, half:]
         Image.fromarray(np.ascontiguousarray(part[..., :3])).save(tmp_path / f"{number}.png")
-    report = remove_position(demo_backbone, tmp_path, size=224).report
-    assert max(report.found[20], report.found[5]) > report.found[0]
+    report = edit_output(demo_backbone, tmp_path, size=224).report
+    found = {one.directions: one.found for one in report.tried}
+    assert max(found[20], found[5]) > found[0]
+
+
+def test_noise_chooses_nothing(tiny, tmp_path):
+    """Crops of noise find their place no better with any step: the tokens stay as they were."""
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    edited = edit_output(tiny, tmp_path, smoothing=True)
+    assert edited.output is None and not edited.report.directions and not edited.report.smooth
+    assert edited.report.gain.low <= 0 <= edited.report.gain.high
+
+
+def test_a_step_that_helps_is_chosen_and_one_that_does_not_is_dropped(tiny, tmp_path, monkeypatch):
+    """Tokens that are noise around a smooth field: averaging neighbors helps, projection cannot."""
+    soft_photos(tmp_path, 12)
+    size, width = 12 * tiny.patch[0], tiny.width // 2
+    grid = tiny.grid_of((size, size))
+    count, rng = grid[0] * grid[1], torch.Generator().manual_seed(0)
+    rows, columns = torch.meshgrid(*(torch.arange(n) for n in grid), indexing="ij")
+    truth = torch.stack([rows, columns], -1).reshape(1, count, 2).double().expand(12, count, 2)
+    angles = torch.rand(12, 1, width, generator=rng) * 6 + truth.float().sum(-1, keepdim=True) * 0.4
+    angles = angles + truth[..., :1].float() * torch.linspace(0.1, 0.5, width)
+    clean = torch.cat([angles.sin(), angles.cos()], 2)
+    noisy = [clean + 0.8 * torch.randn(clean.shape, generator=rng) for _ in range(2)]
+    monkeypatch.setattr("clearvit.cures.positional.crop_tokens", lambda *_: (*noisy, truth))
+    report = edit_output(tiny, tmp_path, smoothing=True, size=size).report
+    assert report.smooth and report.directions == 0 and report.gain.low > 0
+
+
+def test_instant_needs_images(tiny):
+    with pytest.raises(ImageError, match="at least 8"):
+        cv.cure(tiny, method="instant")
 
 
 def test_the_verb_reports_and_saves(tiny, tmp_path):

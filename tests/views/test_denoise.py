@@ -148,3 +148,26 @@ def test_a_denoised_backbone_is_a_backbone_with_a_finer_grid(backbone):
     assert fine.fingerprint() != other.fingerprint()
     with pytest.raises(ModelError, match="final tokens only"):
         fine.tokens(pixels, layers=[0])
+
+
+def test_a_denoised_backbone_is_saved_with_its_views(backbone, tmp_path):
+    fine = cv.cure(backbone, method="denoise", views=4, out=tmp_path / "fine")
+    again = cv.load(f"dir:{tmp_path / 'fine'}")
+    assert isinstance(again, DenoisedBackbone) and again.config == fine.config
+    pixels = torch.randn(1, 3, 64, 40)
+    assert torch.allclose(again.tokens(pixels).patches, fine.tokens(pixels).patches, atol=1e-6)
+    marker = tmp_path / "fine" / "denoised.json"
+    for broken in ("{}", '{"format": 1}', '{"format": 1, "views": {"views": "many"}}'):
+        marker.write_text(broken)
+        with pytest.raises(ModelError):
+            cv.load(f"dir:{tmp_path / 'fine'}")
+    cv.save(backbone, tmp_path / "fine")  # another model in its place is not denoised
+    assert not isinstance(cv.load(f"dir:{tmp_path / 'fine'}"), DenoisedBackbone)
+
+
+def test_what_cannot_be_saved_with_its_views_is_said(backbone, tmp_path):
+    import timm
+
+    for model in (load(timm.create_model("resnet18")), cv.prune(backbone, keep=0.7)):
+        with pytest.raises(ModelError, match="cannot be saved"):
+            DenoisedBackbone(model, DenoiseConfig(views=4)).save(tmp_path / "out")

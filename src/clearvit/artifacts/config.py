@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clearvit.options import Options, Size, option, size_option
+from clearvit.views.config import scale_option, views_option
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class LookConfig(Options):
     """What to draw of the tokens of an image."""
 
     size: int | Size | None = size_option("Input")
+    views: int | None = views_option("Input")
+    scale: int = scale_option("Input")
     layers: tuple[int, ...] = option(
         (),
         "Blocks whose token norms to draw, counted from 0; -1 is the last.",

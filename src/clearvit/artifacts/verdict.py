@@ -56,7 +56,8 @@ def next_command(kind: Verdict, model: str) -> str:
     """Name the command that comes next."""
     if kind == "none":
         return f"clearvit tokens {shlex.quote(model)} FOLDER --out tokens/"
-    return f"clearvit cure {shlex.quote(model)} FOLDER --out cured/"
+    method = " --method positional" if kind == "positional" else ""
+    return f"clearvit cure {shlex.quote(model)} FOLDER{method} --out cured/"
 
 
 def _norm_finding(blocks: Sequence[BlockReport], side: Side) -> Finding | None:

@@ -64,7 +64,10 @@ OPTIONAL = ("source", "neurons", "spare_class", "output", "head", "std")
 
 # Backbones of packages above: the file that marks them, and the function that loads them. Names,
 # not imports: this package imports none of those.
-MARKED = {"pruned.json": "clearvit.pruning.pruned_files:load_pruned"}
+MARKED = {
+    "pruned.json": "clearvit.pruning.pruned_files:load_pruned",
+    "denoised.json": "clearvit.views.denoised:load_denoised",
+}
 
 
 def save(backbone: VitBackbone, out: str | Path) -> Path:

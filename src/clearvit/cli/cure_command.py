@@ -10,7 +10,6 @@ from clearvit.cli.arguments import Images, Model, Out, Run
 from clearvit.cli.console import next_step, report_skipped, show
 from clearvit.cli.generate import command
 from clearvit.cures.config import CureConfig
-from clearvit.errors import OptionError
 from clearvit.progress import is_main_process
 
 
@@ -26,12 +25,12 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
 
     Example: `clearvit cure demo photos/ --out cured/ --size 336`
 
-    Example: `clearvit cure demo photos/ --out instant/ --method test-time`
+    Example: `clearvit cure demo photos/ --out registers/ --method test-time`
 
-    Example: `clearvit cure demo photos/ --out projected/ --method positional`
+    Example: `clearvit cure demo photos/ --out instant/ --method instant`
+
+    Example: `clearvit cure demo photos/ --out fine/ --method denoise --views 4`
     """
-    if config.method == "denoise":
-        raise OptionError("a denoised model is no file; use clearvit tokens --views.", "method")
     from clearvit.backbones.vit import VitBackbone
     from clearvit.cures.cure import cure
 
@@ -39,13 +38,15 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
     if not is_main_process():
         return
     report: Any = cured.report
-    report_skipped(report.skipped)
+    if report is not None:
+        report_skipped(report.skipped)
     if run.json:
         registers = cured.prefix_names.count("register")
-        print(json.dumps({"out": str(out), **report.to_json(), "registers": registers}))
+        content = report.to_json() if report is not None else {"method": config.method}
+        print(json.dumps({"out": str(out), **content, "registers": registers}))
     else:
-        show(report)
-        if type(cured) is VitBackbone:
+        show(report or f"{cured.name}, in {out}")
+        if type(cured) is VitBackbone and cured.output is None:
             from clearvit.backbones.sources.snippets import timm_code
 
             print(f"\n{timm_code(out, cured)}")

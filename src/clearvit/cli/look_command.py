@@ -27,10 +27,12 @@ def look(
 ) -> None:
     """Draw what the tokens of each image look like, one PNG per image.
 
-    The image, PCA of the patch tokens (one basis for all images), token norms before the final
-    norm, attention of the class token and of each register.
+    The image, PCA of the patch tokens (one basis for all images), the same on a finer grid with
+    --scale, token norms before the final norm, attention of the class token and of each register.
 
     Example: `clearvit look demo cat.jpg dog.jpg --out look/`
+
+    Example: `clearvit look demo cat.jpg --scale 4 --size 336`
     """
     from clearvit.artifacts.report.look import look
 

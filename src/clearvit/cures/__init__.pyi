@@ -1,5 +1,5 @@
 from .official import import_official
-from .positional import PositionalReport, positional_basis
+from .positional import OutputReport, positional_basis
 from .registers import with_registers
 from .results.cure_report import CureReport, EpochResult
 from .test_time import Neuron, RegisterNeurons, find_neurons, with_neurons
@@ -8,7 +8,7 @@ __all__ = [
     "CureReport",
     "EpochResult",
     "Neuron",
-    "PositionalReport",
+    "OutputReport",
     "RegisterNeurons",
     "find_neurons",
     "import_official",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from clearvit.options import Options, Precision, Size, option, size_option
 from clearvit.views.config import FRACTION, SAMPLER_HELP, Sampler
 
-Method = Literal["distill", "test-time", "positional", "denoise"]
+Method = Literal["distill", "test-time", "positional", "instant", "denoise"]
 Preset = Literal["ph-reg", "ph-reg-clip"]
 Features = Literal["auto", "tokens", "text"]
 RegisterInit = Literal["mean-patch", "normal"]
@@ -69,8 +69,9 @@ class CureConfig(Options):
 
     method: Method = option(
         "distill",
-        "How to cure: 'distill' trains; 'test-time' moves register neurons, 'positional' removes"
-        " directions of position and 'denoise' averages views, all three without training.",
+        "How to cure: 'distill' trains. Without training, 'test-time' moves register neurons,"
+        " 'positional' removes directions of position, 'instant' may smooth too, and 'denoise'"
+        " averages views.",
     )
     preset: Preset | None = option(
         None, "Train exactly as PH-Reg was published, for DINOv2 or for CLIP.", shown="none"

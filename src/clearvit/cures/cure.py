@@ -61,8 +61,8 @@ def cure(
     tokens that the model gives on average over shifted and mirrored views (PH-Reg). "test-time"
     moves the activations behind high-norm tokens to one extra token, without training. "positional"
     removes the directions in which tokens of noise images vary with their position; how many is
-    chosen on the images, and none if that does not help. "denoise" averages views in every forward
-    pass.
+    chosen on the images, and none if that does not help. "instant" does the same and may also
+    average each token with its neighbors. "denoise" averages views in every forward pass.
 
     Args:
         backbone: A ViT; for "denoise" any backbone.
@@ -75,21 +75,24 @@ def cure(
 
     Returns:
         A backbone whose `report` is a `CureReport` ("distill"), a `RegisterNeurons` ("test-time"),
-        a `PositionalReport` ("positional") or None ("denoise").
+        an `OutputReport` ("positional", "instant") or None ("denoise").
     """
     if config.method == "denoise":
         denoising = DenoiseConfig(
             views=config.views, sampler=config.sampler, fraction=config.fraction
         )
-        return DenoisedBackbone(backbone, denoising)
-    vit = _check_kind(backbone)
+        denoised = DenoisedBackbone(backbone, denoising)
+        if out is not None:
+            denoised.save(out)
+        return denoised
+    vit = _check_kind(backbone, config)
     if config.method != "distill":
         return _cure_without_training(vit, images, out, config, progress)
     with output_directory(out) as folder:
         return _cure_by_training(vit, images, folder, config, progress)
 
 
-def _check_kind(backbone: Backbone) -> VitBackbone:
+def _check_kind(backbone: Backbone, config: CureConfig) -> VitBackbone:
     """Refuse, before any work, models that have no weights to train or to edit."""
     name = backbone.name
     if isinstance(backbone, RuntimeBackbone):
@@ -106,7 +109,8 @@ def _check_kind(backbone: Backbone) -> VitBackbone:
         )
     if hasattr(backbone, "dense"):
         raise ModelError(f"'{name}' is pruned. Cure the dense model first, and prune the result.")
-    if isinstance(backbone, NeuronBackbone):
+    edits = config.method in ("positional", "instant")  # after the final norm, whatever is before
+    if isinstance(backbone, NeuronBackbone) and not edits:
         raise ModelError(f"'{name}' has test-time registers. Cure the model that it was made of.")
     return backbone
 
@@ -251,11 +255,17 @@ def _cure_without_training(
     progress: Progress | None,
 ) -> VitBackbone:
     from clearvit.backbones.saved import save
-    from clearvit.cures.positional import remove_position
+    from clearvit.cures.positional import edit_output
     from clearvit.cures.test_time import test_time
 
-    method = test_time if config.method == "test-time" else remove_position
-    edited = method(backbone, images, size=config.size, seed=config.seed, progress=progress)
+    size, seed = config.size, config.seed
+    if config.method == "test-time":
+        edited = test_time(backbone, images, size=size, seed=seed, progress=progress)
+    else:
+        smoothing = config.method == "instant"
+        edited = edit_output(
+            backbone, images, smoothing=smoothing, size=size, seed=seed, progress=progress
+        )
     if out is not None:
         save(edited, out)
     return edited

@@ -1,8 +1,10 @@
-"""`cv.cure(backbone, method="positional")`: remove position from the tokens, without training.
+"""`cv.cure(backbone, method="positional")` and `"instant"`: better tokens without training.
 
-How many directions to remove is chosen without labels: a patch of a random crop looks for its
-nearest token among all patches of all images, and should find the place that it shows. Removing
-none is always a candidate, and the choice is checked on images that took no part in it.
+"positional" removes directions of position from the final tokens, "instant" may smooth them on the
+grid too. What to do is chosen without labels: a patch of a random crop looks for its nearest token
+among all patches of all images, and should find the place that it shows, to half a patch. Leaving
+the tokens as they are is always a candidate, and each step of the choice is checked on images that
+took no part in it.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,90 +32,106 @@ from clearvit.options import Size
 from clearvit.progress import Meter, Progress
 from clearvit.stats import Interval, bootstrap
 
-__all__ = ["PositionalReport", "positional_basis", "remove_position"]
+__all__ = ["OutputReport", "edit_output", "positional_basis"]
 
 CANDIDATES = (0, 5, 20, 50)  # directions to remove
 DEFAULT = 20  # where there are no images to choose on
 SCALES = (0.5, 0.8)  # side of a crop, as a fraction of the image's
-NEAR = 1.5  # patches: how close to the true position counts as found
-IMAGES = 24  # at most; half of them choose, half of them check
+NEAR = 0.5  # patches: how close to the true position counts as found; a blur must not help by it
+IMAGES = 48  # at most; half of them choose, half of them check
 FEWEST = 8
 
 
-@dataclass(frozen=True)
-class PositionalReport:
-    """How many directions were removed, and why."""
+class Tried(NamedTuple):
+    """A candidate, and how well it did on the images that choose."""
 
     directions: int
     smooth: bool
-    found: dict[int, float]  # fraction of crop patches found, by directions, on the choosing half
-    gain: Interval | None  # of the choice over none, on the checking half; None without images
+    found: float  # fraction of crop patches whose nearest token is where it should be
+
+    def __str__(self) -> str:
+        return f"{_name(self.directions, self.smooth)}: {100 * self.found:.1f} %"
+
+
+@dataclass(frozen=True)
+class OutputReport:
+    """What follows the final norm now, and why."""
+
+    directions: int  # of position removed
+    smooth: bool  # whether tokens are averaged with their neighbors
+    tried: tuple[Tried, ...]  # () without images
+    gain: Interval | None  # in patches found, over the tokens as they were, on the checking images
     images: int
     skipped: tuple[Skipped, ...] = ()  # files that could not be read
 
     def to_json(self) -> dict[str, Any]:
         """Give the report as JSON holds it."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        return {"method": "positional", **content}
+        names = Tried._fields
+        tried = [dict(zip(names, one, strict=True)) for one in self.tried]
+        return {"method": "instant" if self.smooth else "positional", **content, "tried": tried}
 
     def __str__(self) -> str:
+        done = _name(self.directions, self.smooth)
         if self.gain is None:
-            return (
-                f"{self.directions} directions of position removed; not checked, since no images"
-                " were given."
-            )
-        rates = ", ".join(f"{k}: {100 * rate:.1f} %" for k, rate in self.found.items())
+            return f"{done}; not checked, since no images were given."
+        tried = ", ".join(map(str, self.tried))
+        if not self.directions and not self.smooth:
+            return f"tokens left as they are: nothing helps here. Crop patches found: {tried}."
         checked = (
-            f"on {self.images - self.images // 2} other images"
-            f" {100 * self.gain.mean:+.1f} points (95 % CI {100 * self.gain.low:+.1f} to"
-            f" {100 * self.gain.high:+.1f})"
+            f"{100 * self.gain.mean:+.1f} points of crop patches found on"
+            f" {self.images - self.images // 2} other images (95 % CI"
+            f" {100 * self.gain.low:+.1f} to {100 * self.gain.high:+.1f})"
         )
-        if not self.directions:
-            return f"no direction removed: it does not help here ({checked}; found {rates})."
-        return f"{self.directions} directions of position removed: {checked}; found {rates}."
+        return f"{done}: {checked}. Tried: {tried}."
 
 
-def remove_position(
+def _name(directions: int, smooth: bool) -> str:
+    parts = [f"{directions} directions of position removed"] if directions else []
+    return ", ".join([*parts, *(["smoothed"] if smooth else [])]) or "as they are"
+
+
+def edit_output(
     backbone: VitBackbone,
     images: str | Path | Iterable[object] = (),
     *,
+    smoothing: bool = False,
     size: int | Size | None = None,
     directions: int | None = None,
-    smooth: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> VitBackbone:
-    """Return a copy of the backbone whose final patch tokens carry less position.
+    """Return a copy of the backbone with linear steps after the final norm, where they help.
 
-    Its `report` is a `PositionalReport`.
+    Its `report` is an `OutputReport`.
 
     Args:
         backbone: A ViT; its weights are shared and unchanged.
-        images: A few to choose the number of directions on, 8 at least; none are needed otherwise.
+        images: A few to choose on, 8 at least; without any, 20 directions are removed unchecked.
+        smoothing: Let the choice include averaging each token with its neighbors, weights 1 2 1.
+            That helps nearest neighbors and softens boundaries; it cannot be chosen without images.
         size: Image size in pixels at which the choice is made; the backbone's own by default.
-        directions: How many to remove; chosen if None, or 20 without images.
-        smooth: Also average each token with its neighbors; helps nearest neighbors and harms thin
-            objects and boundaries.
+        directions: How many to remove; chosen if None.
         seed: Seed of the noise images and of the crops.
         progress: Called with the stage, the images done and all images.
     """
     if isinstance(backbone, DenseClip):
         raise ModelError(
-            f"'{backbone.name}' gives patches in the text space, after the final norm. Remove"
-            " position from the CLIP model itself."
+            f"'{backbone.name}' gives patches in the text space, after the final norm. Edit the"
+            " CLIP model itself."
         )
     plain = with_output(backbone, None)
     sources = find_images(images) if not _is_empty(images) else []
-    fitting = plain.fitting_size(size)
-    if directions is not None or not sources:
-        count = DEFAULT if directions is None else directions
-        report = PositionalReport(count, smooth, {}, None, 0)
+    if smoothing and not sources:
+        raise ImageError(f"'instant' chooses on your images; give at least {FEWEST}.")
+    counts = CANDIDATES if directions is None else tuple(dict.fromkeys((0, directions)))
+    if sources:
+        fitting = plain.fitting_size(size)
+        report = choose_steps(plain, sources, fitting, counts, smoothing, seed, progress)
     else:
-        report = choose_directions(
-            plain, sources, fitting, smooth=smooth, seed=seed, progress=progress
-        )
-    steps = OutputSteps(report.directions, smooth, seed)
-    edited = with_output(backbone, steps if report.directions or smooth else None)
+        report = OutputReport(DEFAULT if directions is None else directions, False, (), None, 0)
+    wanted = OutputSteps(report.directions, report.smooth, seed)
+    edited = with_output(backbone, wanted if report.directions or report.smooth else None)
     edited.report = report
     return edited
 
@@ -124,41 +143,49 @@ def with_output(backbone: VitBackbone, steps: OutputSteps | None) -> VitBackbone
     return other
 
 
-def choose_directions(
+def choose_steps(
     backbone: VitBackbone,
     sources: Sequence[ImageSource],
     size: Size,
-    *,
-    smooth: bool,
-    seed: int,
+    counts: Sequence[int] = CANDIDATES,
+    smoothing: bool = False,
+    seed: int = 0,
     progress: Progress | None = None,
-) -> PositionalReport:
-    """Choose how many directions to remove on half of the images; check on the other half."""
+) -> OutputReport:
+    """Choose what to do on every other image; keep only what the images between them confirm."""
     step = max(1, len(sources) // IMAGES)
     chosen = list(sources)[::step][:IMAGES]
     if len(chosen) < FEWEST:
         raise ImageError(
-            f"{len(chosen)} images are too few to choose the directions of position; give at least"
-            f" {FEWEST}, or directions=20."
+            f"{len(chosen)} images are too few to choose on; give at least {FEWEST}, or none for"
+            f" {DEFAULT} directions of position, unchecked."
         )
     whole, crops, truth = crop_tokens(backbone, chosen, size, seed, progress)
     grid = backbone.grid_of(size)
-    largest = min(max(CANDIDATES), whole.shape[1] - 1, whole.shape[2])
-    steps = OutputSteps(largest, smooth, seed)
-    basis = steps.basis(backbone, grid)
-    rates = {}
-    for count in (k for k in CANDIDATES if k <= largest):
-        edited = [remove_directions(part, basis[:count]) for part in (whole, crops)]
+    largest = min(max(counts), whole.shape[1] - 1, whole.shape[2])
+    basis = OutputSteps(largest, False, seed).basis(backbone, grid) if largest else None
+    rates: dict[tuple[int, bool], Tensor] = {}
+    for count, smooth in product([k for k in counts if k <= largest], (False, True)[: 1 + smoothing]):
+        edited = [whole, crops]
+        if basis is not None and count:
+            edited = [remove_directions(part, basis[:count]) for part in edited]
         if smooth:
             edited = [smooth_grid(part, grid) for part in edited]
-        rates[count] = found_rates(edited[0], edited[1], truth, grid)
-    choosing = slice(0, len(chosen) // 2)
-    checking = slice(len(chosen) // 2, None)
-    means = {count: float(rate[choosing].mean()) for count, rate in rates.items()}
-    best = max(means, key=lambda count: means[count])
-    gain = bootstrap((rates[best] - rates[0])[checking].numpy(), seed=seed)
-    kept = best if gain.low > 0 else 0
-    return PositionalReport(kept, smooth, means, gain, len(chosen))
+        rates[count, smooth] = found_rates(edited[0], edited[1], truth, grid)
+    means = {key: float(rate[::2].mean()) for key, rate in rates.items()}
+    kept = max(means, key=lambda key: means[key])
+    for simpler in ((0, kept[1]), (kept[0], False)):  # a step that is not confirmed is dropped
+        if not _gain(rates, kept, simpler, seed).low > 0:
+            kept = (min(kept[0], simpler[0]), kept[1] and simpler[1])
+    tried = tuple(Tried(*key, found) for key, found in means.items())
+    return OutputReport(*kept, tried, _gain(rates, kept, (0, False), seed), len(chosen))
+
+
+def _gain(
+    rates: dict[tuple[int, bool], Tensor], one: tuple[int, bool], other: tuple[int, bool], seed: int
+) -> Interval:
+    """Compare two candidates on the images that took no part in the choice."""
+    return bootstrap((rates[one] - rates[other])[1::2].numpy(), seed=seed)
 
 
 @torch.no_grad()

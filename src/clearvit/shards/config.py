@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clearvit.options import Options, Size, option, size_option
+from clearvit.views.config import scale_option, views_option
 
 
 @dataclass(frozen=True)
@@ -17,15 +18,8 @@ class TokenConfig(Options):
         (), "Blocks to keep beside the final tokens, counted from 0; -1 is the last."
     )
     norm: bool = option(True, "Apply the final norm, to the kept blocks too.")
-    views: int = option(
-        1, "Shifted and mirrored views to average; each costs a forward pass.", minimum=1
-    )
-    scale: int = option(
-        1,
-        "How many times finer than the model's own grid the tokens are; needs scale x scale views.",
-        minimum=1,
-        maximum=16,
-    )
+    views: int | None = views_option()
+    scale: int = scale_option()
     dtype: Literal["float16", "float32"] = option("float16", "Number format on disk.")
     batch: int = option(16, "Images per forward pass.", minimum=1)
     shard: int = option(64, "Images per file, rounded up to whole batches.", minimum=1)

@@ -30,8 +30,7 @@ from clearvit.runs import FORMAT
 from clearvit.shards.config import TokenConfig
 from clearvit.shards.plan import INDEX, Plan, claim_tokens
 from clearvit.shards.read import TokenStore, open_tokens, read_header
-from clearvit.views.config import DenoiseConfig
-from clearvit.views.denoised import DenoisedBackbone
+from clearvit.views.denoised import with_views
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def save_tokens(
         The finished directory, opened for reading; `.skipped` lists the bad files.
     """
     folder = Path(out)
-    backbone = with_views(backbone, config)
+    backbone = with_views(backbone, config.views, config.scale, batch=config.batch)
     sources = find_images(images)
     plan = make_plan(backbone, sources, config)
     advice = "Use float16, a smaller --size or fewer --layers, or another disk."
@@ -94,14 +93,6 @@ def save_tokens(
         write_shards(run, missing, meter)
     _write_index(folder, plan, backbone)
     return open_tokens(folder)
-
-
-def with_views(backbone: Backbone, config: TokenConfig) -> Backbone:
-    """Wrap a backbone so that it gathers as many views as the options ask for."""
-    if config.views == 1 and config.scale == 1:
-        return backbone
-    views = DenoiseConfig(views=config.views, scale=config.scale, batch=config.batch)
-    return DenoisedBackbone(backbone, views)
 
 
 def make_plan(backbone: Backbone, images: Sequence[ImageSource], config: TokenConfig) -> Plan:

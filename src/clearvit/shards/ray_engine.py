@@ -21,7 +21,8 @@ from clearvit.errors import ClearvitError, StoreError, missing_extra
 from clearvit.images import ImageSource
 from clearvit.options import PositionRule
 from clearvit.progress import Meter
-from clearvit.shards.extract import Extraction, encode, with_views, write_shard
+from clearvit.shards.extract import Extraction, encode, write_shard
+from clearvit.views.denoised import with_views
 
 RETRIES = 5  # of one shard, after its worker died
 
@@ -80,7 +81,7 @@ def recipe_of(backbone: Backbone) -> LoadRecipe:
 
 def _write_one(options: Any, number: int, images: Sequence[ImageSource]) -> None:
     recipe, plan, folder, config = options
-    backbone = with_views(_load_once(recipe), config)
+    backbone = with_views(_load_once(recipe), config.views, config.scale, batch=config.batch)
     run = Extraction(backbone, images, plan, folder, config)
     write_shard(plan.path(folder, number), list(encode(run, images)))
 

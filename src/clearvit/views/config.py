@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from clearvit.options import Options, Size, option, size_option
 
@@ -17,14 +17,24 @@ SAMPLER_HELP = (
 )
 
 
+def views_option(panel: str = "Options") -> Any:
+    """Declare the views of verbs that take one pass unless asked for more."""
+    help = "Shifted and mirrored views to average; each costs a forward pass."
+    return option(None, help, panel=panel, minimum=1, shown="1, or scale x scale")
+
+
+def scale_option(panel: str = "Options") -> Any:
+    """Declare how fine the grid is."""
+    help = "How many times finer than the model's own grid the tokens are."
+    return option(1, help, panel=panel, minimum=1, maximum=16)
+
+
 @dataclass(frozen=True)
 class DenoiseConfig(Options):
     """How views are taken and gathered."""
 
     views: int = option(10, "Views of each image; each costs a forward pass.", minimum=1)
-    scale: int = option(
-        1, "How many times finer than the model's own grid the result is.", minimum=1, maximum=16
-    )
+    scale: int = scale_option()
     sampler: Sampler = option("lattice", SAMPLER_HELP)
     fraction: float = option(
         FRACTION, "Largest shift of a view, as a fraction of the grid.", minimum=0, below=1

@@ -5,15 +5,21 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from torch import Tensor
 
 from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.saved import load_saved, save
 from clearvit.backbones.tokens import Tokens
-from clearvit.errors import ModelError
-from clearvit.options import Size
+from clearvit.backbones.vit import VitBackbone
+from clearvit.errors import ClearvitError, ModelError
+from clearvit.files import read_json, write_json
+from clearvit.options import PositionRule, Size
 from clearvit.views.config import DenoiseConfig
 from clearvit.views.denoise import denoise_pixels, views_for
+
+MARKER, FORMAT = "denoised.json", 1
 
 
 class DenoisedBackbone(Backbone):
@@ -53,8 +59,48 @@ class DenoisedBackbone(Backbone):
         height, width = self.inner.grid_of(size)
         return height * self.config.scale, width * self.config.scale
 
+    def save(self, out: str | Path) -> Path:
+        """Write the model and how its views are taken; `clearvit.load("dir:OUT")` restores both.
+
+        Plain timm loads the network from the same directory, without the views.
+        """
+        if not isinstance(self.inner, VitBackbone) or hasattr(self.inner, "save"):
+            raise ModelError(
+                f"'{self.name}' cannot be saved: only a ViT that is not pruned can be written with"
+                " its views. Save its tokens: clearvit tokens --views."
+            )
+        folder = save(self.inner, out)
+        write_json(folder / MARKER, {"format": FORMAT, "views": dataclasses.asdict(self.config)})
+        return folder
+
     def _project(self, pixels: Tensor) -> Tensor:
         return self.inner._project(pixels)
 
     def _settings(self) -> tuple[object, ...]:
         return (*self.inner._settings(), dataclasses.astuple(self.config))
+
+
+def with_views(
+    backbone: Backbone, views: int | None, scale: int, *, batch: int = 16
+) -> Backbone:
+    """Wrap a backbone so that it gathers views, as many as asked or as the scale needs.
+
+    One view on the model's own grid is the backbone itself.
+    """
+    count = scale**2 if views is None else views
+    if count == 1 and scale == 1:
+        return backbone
+    return DenoisedBackbone(backbone, DenoiseConfig(views=count, scale=scale, batch=batch))
+
+
+def load_denoised(path: str | Path, positions: PositionRule | None = None) -> DenoisedBackbone:
+    """Load what `DenoisedBackbone.save` wrote."""
+    folder = Path(path)
+    content = read_json(folder / MARKER)
+    if content.get("format") != FORMAT:
+        raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
+    try:
+        config = DenoiseConfig(**content["views"])
+    except (KeyError, TypeError, ClearvitError) as error:
+        raise ModelError(f"'{folder / MARKER}' does not say how to take views: {error}") from error
+    return DenoisedBackbone(load_saved(folder, positions), config)

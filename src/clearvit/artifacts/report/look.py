@@ -24,6 +24,7 @@ from clearvit.images.find import ImageInput
 from clearvit.options import Size, with_options
 from clearvit.report.figure import ATTENTION_CMAP, Panel, draw_panels, save_figure, shared_limits
 from clearvit.report.pca import PCA
+from clearvit.views.denoised import with_views
 
 DEPTHS = (0.27, 0.55, 0.73, 0.91, 1.0)  # of the blocks shown by default: artifacts come late
 BATCH = 4  # images per forward pass
@@ -43,6 +44,7 @@ class Seen:
         photo: The part of it that the backbone sees, (height, width, 3) uint8.
         aspect: Height / width of that part, undistorted.
         map: Patch tokens after the final norm, (C, H, W).
+        fine: The same from several views, on a grid that may be finer, (C, s H, s W); or None.
         norms: Norms of the patch tokens before the final norm, (H, W), by block from 0.
         attention: Attention of each prefix token in the last block, mean over heads, (P, P + N).
         kinds: Kinds of the prefix tokens, P of them; () if the backbone has no attention to show.
@@ -52,6 +54,7 @@ class Seen:
     photo: NDArray[np.uint8]
     aspect: float
     map: Tensor
+    fine: Tensor | None
     norms: dict[int, NDArray[Any]]
     attention: Tensor
     kinds: tuple[str, ...]
@@ -84,7 +87,14 @@ def look(
     """
     sources = find_images(images)
     targets = _targets(sources, Path(out))
-    stream = observe(backbone, _spread(sources), size=config.size, layers=config.layers or None)
+    several = with_views(backbone, config.views, config.scale)
+    stream = observe(
+        backbone,
+        _spread(sources),
+        size=config.size,
+        layers=config.layers or None,
+        fine=None if several is backbone else several,
+    )
     first = list(islice(stream, COMMON))
     if not first:
         raise ImageError("none of the images can be read; the warnings above say why.")
@@ -103,8 +113,12 @@ def observe(
     *,
     size: int | Size | None = None,
     layers: Sequence[int] | None = None,
+    fine: Backbone | None = None,
 ) -> Iterator[Seen]:
-    """Run the backbone over images and keep what is drawn; bad ones only raise a warning."""
+    """Run the backbone over images and keep what is drawn; bad ones only raise a warning.
+
+    `fine` is the same backbone with views, if its tokens are drawn too.
+    """
     height_width = backbone.fitting_size(size)
 
     def prepare(image: Image.Image) -> _Prepared:
@@ -116,13 +130,16 @@ def observe(
             warnings.warn(f"skipped {bad.name}: {bad.reason}", stacklevel=3)
         if not batch.items:
             continue
-        run = _run(backbone, torch.stack([item.pixels for item in batch.items]), layers)
+        pixels = torch.stack([item.pixels for item in batch.items])
+        run = _run(backbone, pixels, layers)
+        maps = None if fine is None else fine.tokens(pixels, batch=BATCH).to("cpu").map.float()
         for i, (name, item) in enumerate(zip(batch.names, batch.items, strict=True)):
             yield Seen(
                 name=name,
                 photo=item.photo,
                 aspect=item.aspect,
                 map=run.maps[i],
+                fine=None if maps is None else maps[i],
                 norms={block: values[i].numpy() for block, values in run.norms.items()},
                 attention=run.attention[i],
                 kinds=backbone.prefix_names if run.attention.numel() else (),
@@ -135,7 +152,7 @@ def default_blocks(depth: int) -> list[int]:
 
 
 def panels(seen: Seen, pca: PCA, depth: int) -> list[list[Panel]]:
-    """Arrange what was seen: photo, tokens and class attention; norms; registers.
+    """Arrange what was seen: photo, tokens, finer tokens and class attention; norms; registers.
 
     Args:
         seen: One image.
@@ -148,6 +165,10 @@ def panels(seen: Seen, pca: PCA, depth: int) -> list[list[Panel]]:
         Panel("photo", seen.photo, note=grid, aspect=seen.aspect),
         Panel("patch tokens", colors, note="three main components as colors", aspect=seen.aspect),
     ]
+    if seen.fine is not None:
+        cells = f"{seen.fine.shape[1]} {TIMES} {seen.fine.shape[2]} cells, the same colors"
+        fine = pca.apply(seen.fine.permute(1, 2, 0)).numpy()
+        views.append(Panel("gathered from views", fine, note=cells, aspect=seen.aspect))
     attention = [_attention_panel(seen, i) for i in range(len(seen.kinds))]
     classes = [p for p, kind in zip(attention, seen.kinds, strict=True) if kind != "register"]
     registers = [p for p, kind in zip(attention, seen.kinds, strict=True) if kind == "register"]
