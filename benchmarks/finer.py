@@ -64,7 +64,9 @@ def recipes(size: int, directions: int) -> list[Recipe]:
     rows += [Recipe("PH-Reg's views", n, "official") for n in (4, 10, 20)]
     rows.append(Recipe("PH-Reg's views, blurred", 10, "official", smooth=True))
     for scale in (1, 2):
-        rows += [Recipe(f"sub-patch views, scale {scale}", n, "lattice", scale) for n in (4, 10, 20)]
+        rows += [
+            Recipe(f"sub-patch views, scale {scale}", n, "lattice", scale) for n in (4, 10, 20)
+        ]
     rows.append(Recipe("sub-patch views, scale 4", 20, "lattice", 4))
     for scale in (1, 2):
         name = f"sub-patch views, scale {scale}, {label}"
@@ -105,7 +107,9 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", nargs="?", default="demo", help="demo, or a name in CLEARVIT_WEIGHTS")
+    parser.add_argument(
+        "model", nargs="?", default="demo", help="demo, or a name in CLEARVIT_WEIGHTS"
+    )
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--work", type=Path, default=Path("build/finer"))
     parser.add_argument("--data", type=data_path, default=DATA)
@@ -151,7 +155,9 @@ def segmentation(
     basis = basis_of(backbone, options.size, rows)
     found = []
     for recipe in rows:
-        features = [stored_features(work, s, recipe, backbone, options.size, basis) for s in (train, test)]
+        features = [
+            stored_features(work, s, recipe, backbone, options.size, basis) for s in (train, test)
+        ]
         found.append({"row": recipe.name, "passes": recipe.passes, "scale": recipe.scale})
         wide = recipe.passes <= 10 and recipe.scale <= 2 and recipe.size is None
         for labelled in [*(options.labelled if wide else ()), None]:
@@ -184,10 +190,14 @@ def measure(
         path.parent.mkdir(exist_ok=True)
         np.savez(path.with_suffix(".part.npz"), **result)
         path.with_suffix(".part.npz").rename(path)
-        print(f"{recipe.name}, {recipe.passes}: {labelled}: {time.perf_counter() - start:.0f} s", flush=True)
+        print(
+            f"{recipe.name}, {recipe.passes}: {labelled}: {time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
     kept = np.load(path)
     return {
-        task: [kept[name] for name in kept.files if name.startswith(task)] for task in ("linear", "kNN")
+        task: [kept[name] for name in kept.files if name.startswith(task)]
+        for task in ("linear", "kNN")
     }
 
 
@@ -231,20 +241,26 @@ def depth(
     backbone: cv.Backbone, rows: list[Recipe], options: argparse.Namespace, work: Path
 ) -> list[dict[str, Any]]:
     """RMSE of depth by ridge regression."""
-    rows, train, test = few(rows), *(read_depths(options.data / "depth", split=s) for s in ("train", "test"))
+    rows, train, test = (
+        few(rows),
+        *(read_depths(options.data / "depth", split=s) for s in ("train", "test")),
+    )
     for split in (train, test):
         extract(work / "depth", split, rows, backbone, options.size)
     basis, table, base = basis_of(backbone, options.size, rows), [], None
     for recipe in rows:
         features = [
-            stored_features(work / "depth", s, recipe, backbone, options.size, basis) for s in (train, test)
+            stored_features(work / "depth", s, recipe, backbone, options.size, basis)
+            for s in (train, test)
         ]
         head = fit_log_depth(features[0], train, range(len(train)), 1e-2)
         errors = measure_depth(head, features[1], test, cls=False, eigen_crop=False)
         base = errors if base is None else base
         apart = list(vars(bootstrap(errors[:, 0] - base[:, 0])).values())
         rmse = float(depth_metrics(errors.sum(0))["RMSE"])
-        table.append({"row": recipe.name, "passes": recipe.passes, "RMSE": rmse, "minus raw": apart})
+        table.append(
+            {"row": recipe.name, "passes": recipe.passes, "RMSE": rmse, "minus raw": apart}
+        )
     return table
 
 
@@ -268,7 +284,9 @@ def discovery(
         base = found if base is None else base
         apart = list(vars(bootstrap(found - base)).values())
         value = float(found.mean())
-        table.append({"row": recipe.name, "passes": recipe.passes, "CorLoc": value, "minus raw": apart})
+        table.append(
+            {"row": recipe.name, "passes": recipe.passes, "CorLoc": value, "minus raw": apart}
+        )
     return table
 
 

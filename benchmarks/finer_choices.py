@@ -54,17 +54,31 @@ def main() -> None:
     rows = [Recipe("raw")]
     for scale in (1, 2):
         rows += [
-            Recipe(f"scale {scale}, {kernel} {width:g}", 10, "lattice", scale, kernel=kernel, width=width)
+            Recipe(
+                f"scale {scale}, {kernel} {width:g}",
+                10,
+                "lattice",
+                scale,
+                kernel=kernel,
+                width=width,
+            )
             for kernel, width in KERNELS
         ]
-        rows.append(Recipe(f"scale {scale}, tokens guided by the image", 10, "lattice", scale, guided=True))
+        rows.append(
+            Recipe(f"scale {scale}, tokens guided by the image", 10, "lattice", scale, guided=True)
+        )
     extract(work, split, rows, backbone, options.size)
-    open_row = partial(stored_features, work, split, backbone=backbone, size=options.size, basis=None)
+    open_row = partial(
+        stored_features, work, split, backbone=backbone, size=options.size, basis=None
+    )
     found = Choices(split, open_row).measure(rows)
     content = {"model": options.model, "size": options.size, "date": time.strftime("%Y-%m-%d")}
     content["command"] = f"python benchmarks/finer_choices.py {options.model} --size {options.size}"
     OUT.mkdir(exist_ok=True)
-    write_json(OUT / f"finer-choices-{Path(options.model).name}-{options.size}.json", {**content, "rows": found})
+    write_json(
+        OUT / f"finer-choices-{Path(options.model).name}-{options.size}.json",
+        {**content, "rows": found},
+    )
 
 
 class Choices:

@@ -18,8 +18,8 @@ import clearvit as cv
 from clearvit.backbones.output import remove_directions, smooth_grid
 from clearvit.datasets.splits import Split, load_image
 from clearvit.views import Views, apply_view, gather, refine_by_image
-from clearvit.views.sampling import sample_views
 from clearvit.views.guidance import denormalize
+from clearvit.views.sampling import sample_views
 from clearvit.views.shifting import white_of
 
 BATCH = 10  # views per forward pass
@@ -126,7 +126,9 @@ def _extract_group(
             gathered = gather(tokens, views, patch=backbone.patch, **options)
             fine = gathered.map.permute(0, 3, 1, 2)
             if recipe.guided:
-                fine = refine_by_image(fine, denormalize(pixels, backbone.preprocessing), fine.shape[2:])
+                fine = refine_by_image(
+                    fine, denormalize(pixels, backbone.preprocessing), fine.shape[2:]
+                )
             array[index] = fine[0].flatten(1).T.half().numpy()
     for recipe, array in arrays.items():
         array.flush()

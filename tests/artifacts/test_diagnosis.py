@@ -14,6 +14,7 @@ from PIL import Image
 import clearvit as cv
 from clearvit.artifacts.diagnosis import passes_needed
 from clearvit.artifacts.norms import border_preference
+from clearvit.artifacts.verdict import next_command
 from clearvit.backbones.load import load
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ImageError, ModelError
@@ -257,3 +258,8 @@ def test_norms_after_the_final_norm_warn(base, photos):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _ = base.tokens(photos[0], norm=False).norms
+
+
+def test_positional_artifacts_name_the_projection_as_the_next_command():
+    assert "--method positional" in next_command("positional", "demo")
+    assert "--method" not in next_command("high-norm", "demo")

@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 import clearvit as cv
-from clearvit.cures.positional import found_rates, edit_output
+from clearvit.cures.positional import edit_output, found_rates
 from clearvit.errors import ImageError
 from tests.helpers.photos import soft_photos
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 import clearvit as cv
 from clearvit.backbones.load import load
 from clearvit.backbones.neurons import NeuronBackbone
+from clearvit.backbones.output import OutputSteps
 from clearvit.backbones.sources.runtime import CONFIG
 from clearvit.backbones.tokens import Tokens
+from clearvit.cures.positional import with_output
 from clearvit.cures.registers import with_registers
 from clearvit.errors import ModelError, OptionError, StoreError
 from clearvit.formats import graph
@@ -54,6 +56,8 @@ MODELS = {
     "raw": lambda: load(tiny_network(depth=4)),
     "cured": registered,
     "cured at test time": with_neurons,
+    "projected and smoothed": lambda: with_output(registered(), OutputSteps(4, True)),
+    "pruned, projected": lambda: prune(with_output(registered(), OutputSteps(4)), keep=0.6),
     "no class token": lambda: load(tiny_network(depth=4, class_token=False, global_pool="avg")),
     "rotary": lambda: tiny_eva("eva02_tiny_patch14_224"),
     "rotary, one per block": lambda: tiny_eva("vit_small_patch16_rope_mixed_224"),
@@ -76,7 +80,12 @@ MODELS = {
 
 
 # An export takes half a second, and several by torch.export, which these need; so most are slow.
-QUICK = {("raw", "onnx"), ("cured", "openvino"), ("pruned and cured", "onnx")}
+QUICK = {
+    ("raw", "onnx"),
+    ("cured", "openvino"),
+    ("pruned and cured", "onnx"),
+    ("projected and smoothed", "onnx"),
+}
 WHOLE = ("rotary", "merged", "fused", "key norm")
 CASES = [
     pytest.param(name, format, marks=[] if (name, format) in QUICK else pytest.mark.slow)

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -157,8 +158,12 @@ def test_a_denoised_backbone_is_saved_with_its_views(backbone, tmp_path):
     pixels = torch.randn(1, 3, 64, 40)
     assert torch.allclose(again.tokens(pixels).patches, fine.tokens(pixels).patches, atol=1e-6)
     marker = tmp_path / "fine" / "denoised.json"
-    for broken in ("{}", '{"format": 1}', '{"format": 1, "views": {"views": "many"}}'):
-        marker.write_text(broken)
+    whole = json.loads(marker.read_text())
+    many, odd = (
+        {**whole, "views": {**whole["views"], k: v}} for k, v in (("views", "x"), ("y", 1))
+    )
+    for broken in ({}, {"format": 1}, {"format": 1, "views": []}, many, odd):
+        marker.write_text(json.dumps(broken))
         with pytest.raises(ModelError):
             cv.load(f"dir:{tmp_path / 'fine'}")
     cv.save(backbone, tmp_path / "fine")  # another model in its place is not denoised

@@ -2,7 +2,8 @@
 
 Tokens of images without content differ only by their position. The directions in which their mean
 varies over the grid carry position, in every image; a projection removes them. The idea is that of
-INSID3 (CVPR 2026), found there for DINOv3. Both steps are linear: they export as two products.
+INSID3 (CVPR 2026), found there for DINOv3. Both steps are linear: they export as two small products
+and a few sums.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from clearvit.backbones.backbone import Backbone
 
 NOISE_IMAGES, BATCH = 16, 4
-KERNEL = (0.25, 0.5, 0.25)  # along rows and columns
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ class OutputSteps:
 
     def basis(self, backbone: Backbone, grid: Size) -> Tensor:
         """Directions of position (k, C) on a grid; computed once per grid, from noise images."""
-        if grid not in self.bases:
-            size = (grid[0] * backbone.patch[0], grid[1] * backbone.patch[1])
-            self.bases[grid] = positional_basis(backbone, self.directions, size, seed=self.seed)
-        return self.bases[grid]
+        height, width = int(grid[0]), int(grid[1])  # numbers also while a graph is traced
+        if (height, width) not in self.bases:
+            size = (height * backbone.patch[0], width * backbone.patch[1])
+            basis = positional_basis(backbone, self.directions, size, seed=self.seed)
+            self.bases[height, width] = basis
+        return self.bases[height, width]
 
     def settings(self) -> tuple[object, ...]:
         """What decides the tokens."""
@@ -90,10 +92,7 @@ def remove_directions(tokens: Tensor, basis: Tensor) -> Tensor:
 
 def smooth_grid(patches: Tensor, grid: Size) -> Tensor:
     """Blur patches (B, N, C) on their grid by the kernel 1 2 1 along rows and columns."""
-    maps = patches.transpose(1, 2).unflatten(2, grid)
-    channels = maps.shape[1]
-    kernel = torch.tensor(KERNEL, dtype=maps.dtype, device=maps.device)
-    padded = F.pad(maps, (1, 1, 1, 1), mode="replicate")
-    rows = F.conv2d(padded, kernel.view(1, 1, 3, 1).expand(channels, 1, 3, 1), groups=channels)
-    both = F.conv2d(rows, kernel.view(1, 1, 1, 3).expand(channels, 1, 1, 3), groups=channels)
+    maps = F.pad(patches.transpose(1, 2).unflatten(2, grid), (1, 1, 1, 1), mode="replicate")
+    rows = maps[:, :, 1:-1] / 2 + (maps[:, :, :-2] + maps[:, :, 2:]) / 4
+    both = rows[..., 1:-1] / 2 + (rows[..., :-2] + rows[..., 2:]) / 4
     return both.flatten(2).transpose(1, 2)

@@ -25,7 +25,6 @@ from clearvit.options import ClipHead, PositionRule, choices_of
 from clearvit.schema import (
     Rule,
     check_content,
-    either,
     flag,
     list_of,
     mapping_of,
@@ -39,8 +38,11 @@ from clearvit.schema import (
 WEIGHTS, TIMM_CONFIG, OWN_CONFIG = "model.safetensors", "config.json", "clearvit.json"
 FORMAT = 1
 
-_STEP = either(flag, number(-1e9, 1e9))  # OutputSteps looks closer
-_STEPS = {one.name: _STEP for one in dataclasses.fields(OutputSteps) if one.name != "bases"}
+_STEPS: dict[str, Rule] = {
+    "directions": whole(0, 1 << 16),
+    "smooth": flag,
+    "seed": whole(-(1 << 63), (1 << 63) - 1),
+}
 RULES: dict[str, Rule] = {  # of OWN_CONFIG; the blueprint checks its own arguments
     "format": one_of(FORMAT),
     "source": text,
@@ -56,7 +58,7 @@ RULES: dict[str, Rule] = {  # of OWN_CONFIG; the blueprint checks its own argume
     ),
     "neurons": mapping_of(list_of(whole(0, 1 << 20), 0, 1 << 20), 512),
     "spare_class": flag,
-    "output": table(_STEPS, optional=_STEPS),
+    "output": table(_STEPS),
     "head": one_of(*choices_of(ClipHead)),
     "std": number(1e-6, 1e6),
 }

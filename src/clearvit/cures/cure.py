@@ -259,6 +259,7 @@ def _cure_without_training(
     from clearvit.cures.test_time import test_time
 
     size, seed = config.size, config.seed
+    edited: VitBackbone
     if config.method == "test-time":
         edited = test_time(backbone, images, size=size, seed=seed, progress=progress)
     else:

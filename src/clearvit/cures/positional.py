@@ -165,7 +165,9 @@ def choose_steps(
     largest = min(max(counts), whole.shape[1] - 1, whole.shape[2])
     basis = OutputSteps(largest, False, seed).basis(backbone, grid) if largest else None
     rates: dict[tuple[int, bool], Tensor] = {}
-    for count, smooth in product([k for k in counts if k <= largest], (False, True)[: 1 + smoothing]):
+    for count, smooth in product(
+        [k for k in counts if k <= largest], (False, True)[: 1 + smoothing]
+    ):
         edited = [whole, crops]
         if basis is not None and count:
             edited = [remove_directions(part, basis[:count]) for part in edited]

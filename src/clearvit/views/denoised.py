@@ -13,13 +13,41 @@ from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.saved import load_saved, save
 from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
-from clearvit.errors import ClearvitError, ModelError
+from clearvit.errors import ModelError
 from clearvit.files import read_json, write_json
-from clearvit.options import PositionRule, Size
-from clearvit.views.config import DenoiseConfig
+from clearvit.options import PositionRule, Size, choices_of
+from clearvit.schema import (
+    Rule,
+    check_content,
+    either,
+    list_of,
+    nothing,
+    number,
+    one_of,
+    table,
+    whole,
+)
+from clearvit.views.config import DenoiseConfig, Kernel, Sampler
 from clearvit.views.denoise import denoise_pixels, views_for
 
 MARKER, FORMAT = "denoised.json", 1
+_SIDE = whole(1, 1 << 16)
+RULES: dict[str, Rule] = {
+    "format": one_of(FORMAT),
+    "views": table(
+        {
+            "views": whole(1, 1 << 16),
+            "scale": whole(1, 16),
+            "sampler": one_of(*choices_of(Sampler)),
+            "fraction": number(0, 0.999),
+            "kernel": one_of(*choices_of(Kernel)),
+            "width": either(nothing, number(1e-3, 4)),
+            "size": either(nothing, _SIDE, list_of(_SIDE, 2, 2)),
+            "seed": whole(-(1 << 63), (1 << 63) - 1),
+            "batch": whole(1, 1 << 16),
+        }
+    ),
+}
 
 
 class DenoisedBackbone(Backbone):
@@ -80,9 +108,7 @@ class DenoisedBackbone(Backbone):
         return (*self.inner._settings(), dataclasses.astuple(self.config))
 
 
-def with_views(
-    backbone: Backbone, views: int | None, scale: int, *, batch: int = 16
-) -> Backbone:
+def with_views(backbone: Backbone, views: int | None, scale: int, *, batch: int = 16) -> Backbone:
     """Wrap a backbone so that it gathers views, as many as asked or as the scale needs.
 
     One view on the model's own grid is the backbone itself.
@@ -99,8 +125,6 @@ def load_denoised(path: str | Path, positions: PositionRule | None = None) -> De
     content = read_json(folder / MARKER)
     if content.get("format") != FORMAT:
         raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
-    try:
-        config = DenoiseConfig(**content["views"])
-    except (KeyError, TypeError, ClearvitError) as error:
-        raise ModelError(f"'{folder / MARKER}' does not say how to take views: {error}") from error
+    check_content(content, RULES, where=str(folder / MARKER), error=ModelError)
+    config = DenoiseConfig(**content["views"])
     return DenoisedBackbone(load_saved(folder, positions), config)

@@ -59,7 +59,9 @@ def refine_by_image(
 
 def denormalize(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Give normalized pixels (B, 3, height, width) their colors back, 0..1."""
-    mean, std = (pixels.new_tensor(v)[:, None, None] for v in (preprocessing.mean, preprocessing.std))
+    mean, std = (
+        pixels.new_tensor(v)[:, None, None] for v in (preprocessing.mean, preprocessing.std)
+    )
     return (pixels * std + mean).clamp(0, 1)
 
 
