@@ -3,6 +3,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import markupsafe
 import numpy as np
 import pytest
 
@@ -72,7 +73,7 @@ def test_report_of_planted_artifacts(sick, tmp_path):
     page, numbers = saved(sick, tmp_path / "report.html")
     assert sick.verdict == "high-norm" and sick.onset == 1
     assert "High-norm artifact tokens" in page and "1 of 0..2" in page
-    assert sick.next_command in page
+    assert str(markupsafe.escape(sick.next_command)) in page
     assert numbers == {"diagnoses": [without_nan(sick.to_json())]}
     assert titles(report_sections([sick])[1]) == [
         "Verdict",
