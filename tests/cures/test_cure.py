@@ -265,7 +265,7 @@ def test_models_without_weights_to_train_are_refused_before_any_work(tiny, photo
 
 
 def test_an_unknown_method(tiny, photos):
-    with pytest.raises(OptionError, match="use distill, .*Closest: distill"):
+    with pytest.raises(OptionError, match=r"use distill, .*Closest: distill"):
         cure(tiny, photos, method="distil")
 
 

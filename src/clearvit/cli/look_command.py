@@ -22,10 +22,13 @@ def look(
     config: LookConfig,
     run: Run,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory for the figures, one PNG per image.")
+        Path,
+        typer.Option(
+            "--out", "-o", help="Directory for the figures, one PNG per image, and look.html."
+        ),
     ] = Path("look"),
 ) -> None:
-    """Draw what the tokens of each image look like, one PNG per image.
+    """Draw what the tokens of each image look like, one PNG per image and a page of all.
 
     The image, PCA of the patch tokens (one basis for all images), the same on a finer grid with
     --scale, token norms before the final norm, attention of the class token and of each register.
@@ -34,14 +37,15 @@ def look(
 
     Example: `clearvit look demo cat.jpg --scale 4 --size 336`
     """
-    from clearvit.artifacts.report.look import look
+    from clearvit.artifacts.report.look import look, write_look_page
 
     source = images[0] if len(images) == 1 else images
     with warned():
         paths = look(run.load(model), source, out=out, config=config)
+    page = write_look_page(out / "look.html", paths, model)
     if run.json:
-        print(json.dumps({"images": [str(path) for path in paths]}))
+        print(json.dumps({"images": [str(path) for path in paths], "page": str(page)}))
         return
-    for path in paths:
+    for path in (*paths, page):
         show(path)
     next_step("clearvit", "tokens", model, "FOLDER", "--out", "tokens/")

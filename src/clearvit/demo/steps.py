@@ -42,7 +42,9 @@ def list_steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]
     """List the commands of the demo, in order."""
     cured, held, size = f"dir:{out / 'cured'}", str(photos.held), ("--size", str(pace.size))
     image = str(sorted(photos.held.iterdir())[0])
-    folders = {name: out / name for name in ("diagnosis", "cured", "compare", "boxes", "bench")}
+    folders = {
+        name: out / name for name in ("diagnosis", "look", "cured", "compare", "boxes", "bench")
+    }
 
     def to(name: str) -> tuple[str, str]:
         return "--out", str(folders[name])
@@ -52,6 +54,11 @@ def list_steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]
             "Does it have artifact tokens?",
             ("diagnose", model, str(photos.everything), "--quick", *to("diagnosis")),
             folders["diagnosis"] / "report.html",
+        ),
+        Step(
+            "What do its tokens look like, and on a grid four times as fine?",
+            ("look", model, held, *size, "--scale", "4", *to("look")),
+            folders["look"] / "look.html",
         ),
         Step(
             "Cure it: learn to see in one pass what the average of ten views sees.",

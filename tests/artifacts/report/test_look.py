@@ -6,11 +6,19 @@ import torch
 from PIL import Image
 
 from clearvit.artifacts.report import look as room
-from clearvit.artifacts.report.look import default_blocks, look, observe, panels
+from clearvit.artifacts.report.look import (
+    default_blocks,
+    look,
+    observe,
+    panels,
+    write_look_page,
+)
 from clearvit.backbones.load import load
 from clearvit.errors import ImageError, ModelError
 from clearvit.images import find_images
 from clearvit.report.pca import PCA
+from clearvit.views.config import DenoiseConfig
+from clearvit.views.denoised import DenoisedBackbone
 from tests.conftest import tiny_network
 
 
@@ -160,3 +168,16 @@ def test_artifacts_of_the_demo_model_show(demo_backbone):
     ratio = {block: norms / np.median(norms) for block, norms in seen.norms.items()}
     assert 5 <= (ratio[10] > 2).sum() <= 30
     assert ratio[11].max() < 1.5
+
+
+def test_finer_tokens_stand_beside_the_models_own(tiny, tmp_path):
+    fine = DenoisedBackbone(tiny, DenoiseConfig(views=4, scale=2))
+    shown = titles(tiny, fine=fine)
+    assert shown[0][:3] == ["photo", "patch tokens", "gathered from views"]
+    (seen,) = observe(tiny, find_images(photo()), fine=fine)
+    assert seen.fine.shape == (tiny.width, *(2 * side for side in seen.map.shape[1:]))
+    assert len(look(tiny, photo(), out=tmp_path, scale=2)) == 1
+    with pytest.raises(ModelError, match="at least 4 views"):
+        look(tiny, photo(), out=tmp_path, scale=2, views=3)
+    page = write_look_page(tmp_path / "look.html", sorted(tmp_path.glob("*.png")), "tiny")
+    assert page.read_text().count("data:image/png") == 1

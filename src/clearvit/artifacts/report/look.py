@@ -22,7 +22,9 @@ from clearvit.errors import ImageError, ModelError
 from clearvit.images import ImageSource, batches, find_images
 from clearvit.images.find import ImageInput
 from clearvit.options import Size, with_options
+from clearvit.report.elements import Element, ImageElement, Paragraph, Section
 from clearvit.report.figure import ATTENTION_CMAP, Panel, draw_panels, save_figure, shared_limits
+from clearvit.report.page import write_page
 from clearvit.report.pca import PCA
 from clearvit.views.denoised import with_views
 
@@ -32,6 +34,7 @@ COMMON = 32  # images on which the colors of the PCA are fitted, spread over all
 TOKENS = 50_000  # tokens on which they are fitted
 LARGEST_PHOTO = 1000  # pixels of the longer side; the figure shows no more
 PER_ROW = 5
+ON_PAGE = 24  # figures
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -105,6 +108,19 @@ def look(
         figure = draw_panels(rows, title, _caption(backbone, seen))
         written[seen.name] = save_figure(figure, targets[seen.name])
     return [written[source.name] for source in sources if source.name in written]
+
+
+def write_look_page(path: Path, figures: Sequence[Path], model: str) -> Path:
+    """Write one page of finished figures, the first 24."""
+    first = figures[:ON_PAGE]
+    elements: list[Element] = [
+        ImageElement(file.read_bytes(), alt=f"Tokens of {file.stem} as figures") for file in first
+    ]
+    if len(figures) > len(first):
+        note = f"The first {len(first)} of {len(figures)} images; the others lie beside this page."
+        elements.append(Paragraph(note, faint=True))
+    subtitle = "colors: the first three principal components, the same for all images"
+    return write_page(path, f"Tokens of {model}", [Section("", tuple(elements))], subtitle=subtitle)
 
 
 def observe(
