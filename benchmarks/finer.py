@@ -46,6 +46,7 @@ from view_features import Recipe, extract, stored_features
 
 OUT = Path(__file__).parent / "results"
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
+MOST = 50  # directions
 BANK = 80_000  # labelled patches that vote, the same for every grid
 SEEDS = {20: 2}  # samples of labelled images; one of more
 LARGER = {224: {4: 406, 10: 602}, 448: {4: 812}}  # sizes whose one pass costs so many passes
@@ -59,6 +60,11 @@ def recipes(size: int, directions: int) -> list[Recipe]:
     label = f"{removed} directions removed" + ("" if directions else " (not chosen)")
     rows.append(Recipe(f"raw, {label}", directions=removed))
     rows.append(Recipe(f"raw, {label}, blurred", directions=removed, smooth=True))
+    others = [k for k in (5, 20, 50) if k != removed]
+    rows += [Recipe(f"raw, {k} directions removed (not chosen)", directions=k) for k in others]
+    for basis in ("uncentred", "random"):
+        name = f"raw, {removed} {basis} directions removed (control)"
+        rows.append(Recipe(name, directions=removed, basis=basis))
     for passes, larger in LARGER.get(size, {}).items():
         rows.append(Recipe(f"raw at {larger} px (the cost of {passes})", size=larger))
     rows += [Recipe("PH-Reg's views", n, "official") for n in (4, 10, 20)]
@@ -85,6 +91,9 @@ def main() -> None:
     work = options.work / f"{backbone.name.replace('/', '-')[-40:]}-{options.size}"
     directions = choose_directions(backbone, options.size, options.data, work)
     rows = recipes(options.size, directions["directions"])
+    for also in options.also:
+        name, _, model = also.partition("=")
+        rows.append(Recipe(name, model=model))
     if options.rows:
         rows = [row for row in rows if any(word in row.name for word in options.rows)]
     tasks = {"segmentation": segmentation, "depth": depth, "discovery": discovery}
@@ -118,6 +127,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", nargs="*", help="only rows whose name contains one of these")
     parser.add_argument("--tasks", nargs="+", default=["segmentation", "depth", "discovery"])
     parser.add_argument("--labelled", type=int, nargs="*", default=[20, 60], help="and all")
+    parser.add_argument(
+        "--also", nargs="*", default=[], help="NAME=MODEL: one pass of another model"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--page", action="store_true")
     return parser.parse_args()
@@ -135,9 +147,21 @@ def choose_directions(backbone: cv.Backbone, size: int, data: Path, work: Path) 
     return content
 
 
-def basis_of(backbone: cv.Backbone, size: int, rows: list[Recipe]) -> Tensor | None:
-    most = max(row.directions for row in rows)
-    return positional_basis(backbone, most, (size, size)) if most else None
+def bases_of(backbone: cv.Backbone, size: int) -> dict[str, Tensor]:
+    """Directions of position, the same without subtracting the mean token, and random ones."""
+    generator, total = torch.Generator().manual_seed(0), 0.0
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        position = positional_basis(backbone, MOST, (size, size))
+        for _ in range(4):
+            noise = torch.randn(4, 3, size, size, generator=generator)
+            total = total + backbone.forward(noise).patches.float().sum(0)
+    uncentred = torch.linalg.svd(total.double(), full_matrices=False)[2][:MOST].float()
+    random = torch.randn(backbone.width, MOST, generator=generator)
+    return {
+        "position": position.float(),
+        "uncentred": uncentred,
+        "random": torch.linalg.qr(random)[0].T,
+    }
 
 
 # --- segmentation ---------------------------------------------------------------------------------
@@ -152,14 +176,14 @@ def segmentation(
     test = test.select(select_evenly(len(test), options.test))
     for split in (train, test):
         extract(work, split, rows, backbone, options.size)
-    basis = basis_of(backbone, options.size, rows)
-    found = []
+    bases, found = bases_of(backbone, options.size), []
     for recipe in rows:
         features = [
-            stored_features(work, s, recipe, backbone, options.size, basis) for s in (train, test)
+            stored_features(work, s, recipe, backbone, options.size, bases) for s in (train, test)
         ]
         found.append({"row": recipe.name, "passes": recipe.passes, "scale": recipe.scale})
-        wide = recipe.passes <= 10 and recipe.scale <= 2 and recipe.size is None
+        main = not any(word in recipe.name for word in ("(", "PH-Reg's views, blurred"))
+        wide = main and recipe.passes in (1, 10) and recipe.scale <= 2
         for labelled in [*(options.labelled if wide else ()), None]:
             results = measure(features, (train, test), labelled, work, recipe)
             found[-1][str(labelled or len(train))] = results
@@ -175,18 +199,20 @@ def measure(
 ) -> dict[str, list[list[float]]]:
     """Rows of counts per seed, for "linear" and "kNN"; kept on disk."""
     train, test = splits
-    key = f"{recipe.stored}-{recipe.directions}-{recipe.smooth}-{labelled}-{len(train)}-{len(test)}"
+    basis = "" if recipe.basis == "position" else f"-{recipe.basis}"
+    key = f"{recipe.stored}-{recipe.directions}{basis}-{recipe.smooth}-{labelled}"
+    key += f"-{len(train)}-{len(test)}"
     path = work / "rows" / f"{key}.npz"
     if not path.exists():
         start, result = time.perf_counter(), {}
         for seed in range(SEEDS.get(labelled or 0, 1)):
             chosen = sample_images(len(train), labelled, seed)
-            head = train_fast_head(features[0], train, chosen, seed=seed)
-            result[f"linear-{seed}"] = measure_whole([head], features[1], test)[0]
-            if recipe.scale <= (2 if labelled is None else 1):
+            scorers = {"linear": train_fast_head(features[0], train, chosen, seed=seed)}
+            if recipe.size is None and recipe.scale <= (2 if labelled is None else 1):
                 tokens, labels = collect_patches(features[0], train, chosen, limit=BANK, seed=seed)
-                voter = fit_knn(tokens, labels, k=30, temperature=0.02)
-                result[f"kNN-{seed}"] = measure_whole([voter], features[1], test)[0]
+                scorers["kNN"] = fit_knn(tokens, labels, k=30, temperature=0.02)
+            found = measure_whole(list(scorers.values()), features[1], test)
+            result |= {f"{name}-{seed}": rows for name, rows in zip(scorers, found, strict=True)}
         path.parent.mkdir(exist_ok=True)
         np.savez(path.with_suffix(".part.npz"), **result)
         path.with_suffix(".part.npz").rename(path)
@@ -247,10 +273,10 @@ def depth(
     )
     for split in (train, test):
         extract(work / "depth", split, rows, backbone, options.size)
-    basis, table, base = basis_of(backbone, options.size, rows), [], None
+    bases, table, base = bases_of(backbone, options.size), [], None
     for recipe in rows:
         features = [
-            stored_features(work / "depth", s, recipe, backbone, options.size, basis)
+            stored_features(work / "depth", s, recipe, backbone, options.size, bases)
             for s in (train, test)
         ]
         head = fit_log_depth(features[0], train, range(len(train)), 1e-2)
@@ -271,9 +297,9 @@ def discovery(
     rows, images = few(rows), read_voc_boxes(options.data / "voc").images
     split = MaskSplit("boxes", options.data, tuple(one.image for one in images), (), (), ())
     extract(work, split, rows, backbone, options.size)
-    basis, table, base = basis_of(backbone, options.size, rows), [], None
+    bases, table, base = bases_of(backbone, options.size), [], None
     for recipe in rows:
-        features = stored_features(work, split, recipe, backbone, options.size, basis)
+        features = stored_features(work, split, recipe, backbone, options.size, bases)
         hits = []
         for index, image in enumerate(images):
             photo = read_image(image.image)

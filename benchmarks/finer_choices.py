@@ -68,9 +68,7 @@ def main() -> None:
             Recipe(f"scale {scale}, tokens guided by the image", 10, "lattice", scale, guided=True)
         )
     extract(work, split, rows, backbone, options.size)
-    open_row = partial(
-        stored_features, work, split, backbone=backbone, size=options.size, basis=None
-    )
+    open_row = partial(stored_features, work, split, backbone=backbone, size=options.size, bases={})
     found = Choices(split, open_row).measure(rows)
     content = {"model": options.model, "size": options.size, "date": time.strftime("%Y-%m-%d")}
     content["command"] = f"python benchmarks/finer_choices.py {options.model} --size {options.size}"

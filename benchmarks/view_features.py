@@ -6,7 +6,7 @@ that was stopped goes on with the first missing row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torch import Tensor
 import clearvit as cv
 from clearvit.backbones.output import remove_directions, smooth_grid
 from clearvit.datasets.splits import Split, load_image
+from clearvit.probes.features import use_whole_image
 from clearvit.views import Views, apply_view, gather, refine_by_image
 from clearvit.views.guidance import denormalize
 from clearvit.views.sampling import sample_views
@@ -34,11 +35,13 @@ class Recipe:
     sampler: str = "none"  # "none" is one pass over the image as it is
     scale: int = 1
     size: int | None = None  # pixels, where it differs from the table's
-    directions: int = 0  # of position, removed
+    directions: int = 0  # removed
+    basis: str = "position"  # of these: "position", "uncentred" or "random" (the control)
     smooth: bool = False
     kernel: str = "tent"
     width: float | None = None
     guided: bool = False  # tokens refined by the image
+    model: str | None = None  # another model than the table's, for `cv.load`
 
     @property
     def stored(self) -> str:
@@ -46,7 +49,9 @@ class Recipe:
         plain = self.width is None and self.kernel == "tent"
         kernel = "" if plain else f"-{self.kernel}{self.width}"
         guided = "-guided" if self.guided else ""
-        return f"{self.sampler}-{self.passes}-x{self.scale}-{self.size or 'own'}{kernel}{guided}"
+        other = f"-{self.name}" if self.model else ""
+        views = f"{self.sampler}-{self.passes}-x{self.scale}-{self.size or 'own'}"
+        return f"{views}{kernel}{guided}{other}"
 
 
 class StoredFeatures:
@@ -70,9 +75,14 @@ class StoredFeatures:
 
 
 def stored_features(
-    work: Path, split: Split, recipe: Recipe, backbone: cv.Backbone, size: int, basis: Tensor | None
+    work: Path,
+    split: Split,
+    recipe: Recipe,
+    backbone: cv.Backbone,
+    size: int,
+    bases: Mapping[str, Tensor],
 ) -> StoredFeatures:
-    """Open the features of a row."""
+    """Open the features of a row; `bases` are those of `Recipe.basis`."""
     height, width = backbone.fitting_size(recipe.size or size)
     own = backbone.grid_of((height, width))
     grid = (own[0] * recipe.scale, own[1] * recipe.scale)
@@ -80,8 +90,7 @@ def stored_features(
 
     def steps(patches: Tensor) -> Tensor:
         if recipe.directions:
-            assert basis is not None
-            patches = remove_directions(patches, basis[: recipe.directions])
+            patches = remove_directions(patches, bases[recipe.basis][: recipe.directions])
         return smooth_grid(patches, grid) if recipe.smooth else patches
 
     found.steps = steps
@@ -96,11 +105,17 @@ def extract(
     groups: dict[tuple[object, ...], list[Recipe]] = {}
     for recipe in missing.values():
         phases = recipe.scale if recipe.scale > 2 else 2
-        groups.setdefault((recipe.sampler, recipe.passes, recipe.size, phases), []).append(recipe)
+        key = (recipe.sampler, recipe.passes, recipe.size, phases, recipe.model)
+        groups.setdefault(key, []).append(recipe)
     (work / split.name).mkdir(parents=True, exist_ok=True)
     for number, group in enumerate(groups.values()):
         print(f"{split.name}: views {number + 1} of {len(groups)}: {group[0].stored}", flush=True)
-        _extract_group(work / split.name, split, group, backbone, size)
+        model = backbone if group[0].model is None else _other(group[0].model)
+        _extract_group(work / split.name, split, group, model, size)
+
+
+def _other(model: str) -> cv.Backbone:
+    return use_whole_image(cv.load(model))
 
 
 def _extract_group(

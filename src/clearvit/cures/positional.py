@@ -2,9 +2,10 @@
 
 "positional" removes directions of position from the final tokens, "instant" may smooth them on the
 grid too. What to do is chosen without labels: a patch of a random crop looks for its nearest token
-among all patches of all images, and should find the place that it shows, to half a patch. Leaving
-the tokens as they are is always a candidate, and each step of the choice is checked on images that
-took no part in it.
+among all patches of all images, and should find the place that it shows. For directions, close is
+close enough; smoothing must help to find it to half a patch, where a wider reach alone does not.
+Leaving the tokens as they are is always a candidate, and each step is checked on images that took
+no part in its choice.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,58 +37,53 @@ __all__ = ["OutputReport", "edit_output", "positional_basis"]
 CANDIDATES = (0, 5, 20, 50)  # directions to remove
 DEFAULT = 20  # where there are no images to choose on
 SCALES = (0.5, 0.8)  # side of a crop, as a fraction of the image's
-NEAR = 0.5  # patches: how close to the true position counts as found; a blur must not help by it
+NEAR, EXACT = 1.5, 0.5  # patches: how close to the true position counts as found
 IMAGES = 48  # at most; half of them choose, half of them check
 FEWEST = 8
 
 
-class Tried(NamedTuple):
-    """A candidate, and how well it did on the images that choose."""
-
-    directions: int
-    smooth: bool
-    found: float  # fraction of crop patches whose nearest token is where it should be
-
-    def __str__(self) -> str:
-        return f"{_name(self.directions, self.smooth)}: {100 * self.found:.1f} %"
-
-
 @dataclass(frozen=True)
 class OutputReport:
-    """What follows the final norm now, and why."""
+    """What follows the final norm now, and why.
+
+    Gains are in the fraction of crop patches whose nearest token is where it should be, on images
+    that took no part in the choice.
+    """
 
     directions: int  # of position removed
     smooth: bool  # whether tokens are averaged with their neighbors
-    tried: tuple[Tried, ...]  # () without images
-    gain: Interval | None  # in patches found, over the tokens as they were, on the checking images
+    found: dict[int, float]  # by directions removed, on the images that choose; {} without images
+    gain: Interval | None  # of the directions over none, found within 1.5 patches
+    smoothing_gain: Interval | None  # of smoothing on top, within half a patch; None if not asked
     images: int
     skipped: tuple[Skipped, ...] = ()  # files that could not be read
 
     def to_json(self) -> dict[str, Any]:
         """Give the report as JSON holds it."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        names = Tried._fields
-        tried = [dict(zip(names, one, strict=True)) for one in self.tried]
-        return {"method": "instant" if self.smooth else "positional", **content, "tried": tried}
+        method = "positional" if self.smoothing_gain is None else "instant"
+        return {"method": method, **content}
 
     def __str__(self) -> str:
-        done = _name(self.directions, self.smooth)
         if self.gain is None:
-            return f"{done}; not checked, since no images were given."
-        tried = ", ".join(map(str, self.tried))
-        if not self.directions and not self.smooth:
-            return f"tokens left as they are: nothing helps here. Crop patches found: {tried}."
-        checked = (
-            f"{100 * self.gain.mean:+.1f} points of crop patches found on"
-            f" {self.images - self.images // 2} other images (95 % CI"
-            f" {100 * self.gain.low:+.1f} to {100 * self.gain.high:+.1f})"
-        )
-        return f"{done}: {checked}. Tried: {tried}."
+            return (
+                f"{self.directions} directions of position removed; not checked, since no images"
+                " were given."
+            )
+        rates = ", ".join(f"{k}: {100 * rate:.1f} %" for k, rate in self.found.items())
+        done = f"{self.directions} directions of position removed"
+        if not self.directions:
+            done = "no direction of position removed, since none helps"
+        text = f"{done} ({_points(self.gain)}; crop patches found by directions removed: {rates})"
+        if self.smoothing_gain is not None:
+            verb = "smoothed" if self.smooth else "not smoothed"
+            text += f"; {verb} ({_points(self.smoothing_gain)} within half a patch)"
+        return f"{text}. Intervals on {self.images // 2} images that took no part in the choice."
 
 
-def _name(directions: int, smooth: bool) -> str:
-    parts = [f"{directions} directions of position removed"] if directions else []
-    return ", ".join([*parts, *(["smoothed"] if smooth else [])]) or "as they are"
+def _points(gain: Interval) -> str:
+    mean, low, high = (f"{100 * one:+.1f}" for one in (gain.mean, gain.low, gain.high))
+    return f"{mean} points, 95 % CI {low} to {high}"
 
 
 def edit_output(
@@ -129,7 +124,8 @@ def edit_output(
         fitting = plain.fitting_size(size)
         report = choose_steps(plain, sources, fitting, counts, smoothing, seed, progress)
     else:
-        report = OutputReport(DEFAULT if directions is None else directions, False, (), None, 0)
+        count = DEFAULT if directions is None else directions
+        report = OutputReport(count, False, {}, None, None, 0)
     wanted = OutputSteps(report.directions, report.smooth, seed)
     edited = with_output(backbone, wanted if report.directions or report.smooth else None)
     edited.report = report
@@ -164,30 +160,25 @@ def choose_steps(
     grid = backbone.grid_of(size)
     largest = min(max(counts), whole.shape[1] - 1, whole.shape[2])
     basis = OutputSteps(largest, False, seed).basis(backbone, grid) if largest else None
-    rates: dict[tuple[int, bool], Tensor] = {}
-    for count, smooth in product(
-        [k for k in counts if k <= largest], (False, True)[: 1 + smoothing]
-    ):
-        edited = [whole, crops]
-        if basis is not None and count:
-            edited = [remove_directions(part, basis[:count]) for part in edited]
-        if smooth:
-            edited = [smooth_grid(part, grid) for part in edited]
-        rates[count, smooth] = found_rates(edited[0], edited[1], truth, grid)
-    means = {key: float(rate[::2].mean()) for key, rate in rates.items()}
-    kept = max(means, key=lambda key: means[key])
-    for simpler in ((0, kept[1]), (kept[0], False)):  # a step that is not confirmed is dropped
-        if not _gain(rates, kept, simpler, seed).low > 0:
-            kept = (min(kept[0], simpler[0]), kept[1] and simpler[1])
-    tried = tuple(Tried(*key, found) for key, found in means.items())
-    return OutputReport(*kept, tried, _gain(rates, kept, (0, False), seed), len(chosen))
 
+    def remove(count: int) -> tuple[Tensor, Tensor]:
+        if basis is None or not count:
+            return whole, crops
+        return remove_directions(whole, basis[:count]), remove_directions(crops, basis[:count])
 
-def _gain(
-    rates: dict[tuple[int, bool], Tensor], one: tuple[int, bool], other: tuple[int, bool], seed: int
-) -> Interval:
-    """Compare two candidates on the images that took no part in the choice."""
-    return bootstrap((rates[one] - rates[other])[1::2].numpy(), seed=seed)
+    rates = {k: found_rates(*remove(k), truth, grid) for k in counts if k <= largest}
+    found = {count: float(rate[::2].mean()) for count, rate in rates.items()}
+    best = max(found, key=lambda count: found[count])
+    gain = bootstrap((rates[best] - rates[0])[1::2].numpy(), seed=seed)
+    kept = best if gain.low > 0 else 0
+    smoother = None
+    if smoothing:
+        sharp = remove(kept)
+        soft = (smooth_grid(sharp[0], grid), smooth_grid(sharp[1], grid))
+        exact = [found_rates(*pair, truth, grid, near=EXACT) for pair in (sharp, soft)]
+        smoother = bootstrap((exact[1] - exact[0])[1::2].numpy(), seed=seed)
+    smooth = smoother is not None and smoother.low > 0
+    return OutputReport(kept, smooth, found, gain, smoother, len(chosen))
 
 
 @torch.no_grad()
@@ -228,7 +219,9 @@ def crop_tokens(
     return torch.stack(whole), torch.stack(crops), torch.stack(truth)
 
 
-def found_rates(whole: Tensor, crops: Tensor, truth: Tensor, grid: Size) -> Tensor:
+def found_rates(
+    whole: Tensor, crops: Tensor, truth: Tensor, grid: Size, *, near: float = NEAR
+) -> Tensor:
     """Fraction of the patches of each crop whose nearest token is where it should be, (I,).
 
     Args:
@@ -236,6 +229,7 @@ def found_rates(whole: Tensor, crops: Tensor, truth: Tensor, grid: Size) -> Tens
         crops: Patches of their crops, (I, N, C).
         truth: Grid position that each crop patch shows, (I, N, 2).
         grid: (H, W) of the images.
+        near: How close to the true position counts as found, in patches.
     """
     bank = F.normalize(whole.flatten(0, 1), dim=1)
     rates = []
@@ -243,8 +237,8 @@ def found_rates(whole: Tensor, crops: Tensor, truth: Tensor, grid: Size) -> Tens
         nearest = (F.normalize(queries, dim=1) @ bank.T).argmax(1)
         image, cell = nearest // whole.shape[1], nearest % whole.shape[1]
         at = torch.stack([cell // grid[1], cell % grid[1]], 1)
-        near = ((at - positions).abs() <= NEAR).all(1)
-        rates.append((near & (image == number)).double().mean())
+        close = ((at - positions).abs() <= near).all(1)
+        rates.append((close & (image == number)).double().mean())
     return torch.stack(rates)
 
 

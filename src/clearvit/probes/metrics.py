@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
@@ -56,10 +54,17 @@ def boundary(mask: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
 
     The border of the image is an edge. Distances are along rows or columns, whichever is larger.
     """
-    outside = F.pad(torch.from_numpy(~mask).float()[None, None], [width] * 4, value=1.0)
-    side = 2 * width + 1
-    near = F.max_pool2d(F.max_pool2d(outside, (side, 1), 1), (1, side), 1)[0, 0] > 0
-    edge: NDArray[np.bool_] = mask & near.numpy()
+    outside = np.pad(~mask, width, constant_values=True)
+    for axis in (
+        0,
+        1,
+    ):  # is there an outside pixel within the window, along one axis after the other
+        sums = np.cumsum(outside, axis=axis, dtype=np.int32)
+        ends = np.take(sums, np.arange(2 * width, outside.shape[axis]), axis)
+        starts = np.take(sums, np.arange(outside.shape[axis] - 2 * width), axis)
+        first = np.take(outside, np.arange(outside.shape[axis] - 2 * width), axis)
+        outside = ends - starts + first > 0
+    edge: NDArray[np.bool_] = mask & outside
     return edge
 
 
