@@ -68,8 +68,8 @@ def positional(report: dict[str, Any]) -> str:
     gain = [100 * report["gain"][key] for key in ("mean", "low", "high")]
     return (
         f"Chosen without labels on {report['images']} photos: **{report['directions']} directions"
-        f" of position** (crop patches found by directions removed: {tried}; on the other half of the"
-        f" photos {interval(gain)} points)."
+        f" of position** (crop patches found by directions removed: {tried}; each half of the photos"
+        f" checked what the other chose: {interval(gain)} points)."
     )
 
 
@@ -146,9 +146,9 @@ PASCAL VOC (segmentation: linear probe and kNN with 30 neighbors in a bank of 80
 indoor set for depth (80 + 35 images, ridge regression), 100 VOC images with boxes (CorLoc of the
 consensus of `discover`, on final tokens only). Tokens in bfloat16 arithmetic. Differences are
 paired over the test images, with 95 % intervals of resampled images. Rows that gain nothing are
-here too: **raw, blurred** is the control of every average, and a larger input of the same cost that of
-every view. Kernel, width and guidance were chosen on training images (last tables), the number of
-directions without labels; no choice saw a test image."""
+here too: **raw, blurred** is the control of every average, and a larger input of the same cost
+that of every view. Kernel, width and guidance were chosen on training images (last tables), the
+number of directions without labels; no choice saw a test image."""
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 import clearvit as cv
-from clearvit.cures.positional import edit_output, found_rates
+from clearvit.cures.positional import choose_and_check, edit_output, found_rates
 from clearvit.errors import ImageError
 from tests.helpers.photos import soft_photos
 
@@ -51,6 +51,16 @@ def test_position_hides_the_content_of_the_demo_model(demo_backbone, tmp_path):
         Image.fromarray(np.ascontiguousarray(part[..., :3])).save(tmp_path / f"{number}.png")
     report = edit_output(demo_backbone, tmp_path, size=224).report
     assert max(report.found[20], report.found[5]) > report.found[0]
+
+
+def test_each_half_checks_what_the_other_chooses():
+    """A candidate that is best by chance on each half is worse on the other, and is not kept."""
+    even, odd = torch.tensor([1.0, 0.0] * 8), torch.tensor([0.0, 1.0] * 8)
+    base = torch.full((16,), 0.6)
+    kept, gain = choose_and_check({0: base, 5: even, 20: odd}, seed=0)
+    assert kept == 0 and gain.mean == pytest.approx(-0.6)
+    kept, gain = choose_and_check({0: base, 5: base + 0.1, 20: base + 0.05}, seed=0)
+    assert kept == 5 and gain.low == pytest.approx(0.1)
 
 
 def test_noise_chooses_nothing(tiny, tmp_path):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ CANDIDATES = (0, 5, 20, 50)  # directions to remove
 DEFAULT = 20  # where there are no images to choose on
 SCALES = (0.5, 0.8)  # side of a crop, as a fraction of the image's
 NEAR, EXACT = 1.5, 0.5  # patches: how close to the true position counts as found
-IMAGES = 48  # at most; half of them choose, half of them check
+IMAGES = 48  # at most; each half checks what the other chooses
 FEWEST = 8
 
 
@@ -52,7 +52,7 @@ class OutputReport:
 
     directions: int  # of position removed
     smooth: bool  # whether tokens are averaged with their neighbors
-    found: dict[int, float]  # by directions removed, on the images that choose; {} without images
+    found: dict[int, float]  # by directions removed, mean over images; {} without images
     gain: Interval | None  # of the directions over none, found within 1.5 patches
     smoothing_gain: Interval | None  # of smoothing on top, within half a patch; None if not asked
     images: int
@@ -78,7 +78,7 @@ class OutputReport:
         if self.smoothing_gain is not None:
             verb = "smoothed" if self.smooth else "not smoothed"
             text += f"; {verb} ({_points(self.smoothing_gain)} within half a patch)"
-        return f"{text}. Intervals on {self.images // 2} images that took no part in the choice."
+        return f"{text}. {self.images} images; each half checked what the other chose."
 
 
 def _points(gain: Interval) -> str:
@@ -148,7 +148,7 @@ def choose_steps(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> OutputReport:
-    """Choose what to do on every other image; keep only what the images between them confirm."""
+    """Choose what to do, and keep only what images that took no part in the choice confirm."""
     step = max(1, len(sources) // IMAGES)
     chosen = list(sources)[::step][:IMAGES]
     if len(chosen) < FEWEST:
@@ -167,18 +167,34 @@ def choose_steps(
         return remove_directions(whole, basis[:count]), remove_directions(crops, basis[:count])
 
     rates = {k: found_rates(*remove(k), truth, grid) for k in counts if k <= largest}
-    found = {count: float(rate[::2].mean()) for count, rate in rates.items()}
-    best = max(found, key=lambda count: found[count])
-    gain = bootstrap((rates[best] - rates[0])[1::2].numpy(), seed=seed)
-    kept = best if gain.low > 0 else 0
-    smoother = None
+    kept, gain = choose_and_check(rates, seed)
+    smooth, smoother = 0, None
     if smoothing:
         sharp = remove(kept)
         soft = (smooth_grid(sharp[0], grid), smooth_grid(sharp[1], grid))
         exact = [found_rates(*pair, truth, grid, near=EXACT) for pair in (sharp, soft)]
-        smoother = bootstrap((exact[1] - exact[0])[1::2].numpy(), seed=seed)
-    smooth = smoother is not None and smoother.low > 0
-    return OutputReport(kept, smooth, found, gain, smoother, len(chosen))
+        smooth, smoother = choose_and_check(dict(enumerate(exact)), seed)
+    found = {count: float(rate.mean()) for count, rate in rates.items()}
+    return OutputReport(kept, bool(smooth), found, gain, smoother, len(chosen))
+
+
+def choose_and_check(rates: Mapping[int, Tensor], seed: int) -> tuple[int, Interval]:
+    """Choose the candidate with the best mean rate, or 0 if that is not confirmed.
+
+    Each half of the images checks what the other half chooses, so every image has a gain over
+    candidate 0 whose choice it took no part in; the interval is that of these gains.
+
+    Args:
+        rates: By candidate, one rate per image, (I,); 0 is to do nothing.
+        seed: Seed of the bootstrap.
+    """
+    gains = torch.zeros_like(rates[0])
+    for choosing, checking in ((0, 1), (1, 0)):
+        best = max(rates, key=lambda one: float(rates[one][choosing::2].mean()))
+        gains[checking::2] = (rates[best] - rates[0])[checking::2]
+    gain = bootstrap(gains.numpy(), seed=seed)
+    best = max(rates, key=lambda one: float(rates[one].mean()))
+    return (best if gain.low > 0 else 0), gain
 
 
 @torch.no_grad()
