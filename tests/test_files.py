@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import signal
@@ -5,9 +6,22 @@ import threading
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from clearvit.files import remove_leftovers, write_json, written_whole
+from clearvit import files
+from clearvit.errors import StoreError
+from clearvit.files import (
+    PART,
+    check_place,
+    read_json,
+    remove_leftovers,
+    replace_file,
+    replace_json,
+    short_name,
+    write_json,
+    written_whole,
+)
 
 
 def test_a_failure_leaves_the_old_file_and_no_other(tmp_path):
@@ -33,17 +47,37 @@ def test_others_may_read_what_the_umask_lets_them(tmp_path):
     assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
+def part_of(name, machine, pid, folder):
+    part = folder / f".{name}.{machine}-{pid}-0123abcd.part"
+    part.mkdir()
+    (part / ".tmp3fWq").touch()  # of the library that wrote
+    return part
+
+
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path):
     dead = os.fork()
     if not dead:
         os._exit(0)
     os.waitpid(dead, 0)
-    for pid in (dead, os.getpid()):
-        (tmp_path / f".a.json.{pid}.part").mkdir()
-        (tmp_path / f".a.json.{pid}.part" / ".tmp3fWq").touch()  # of the library that wrote
-    (tmp_path / f".b.json.{dead}.part").touch()
+    part_of("a.json", files._machine(), dead, tmp_path)
+    living = part_of("a.json", files._machine(), os.getpid(), tmp_path)
     remove_leftovers(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [f".a.json.{os.getpid()}.part"]
+    assert list(tmp_path.iterdir()) == [living]
+
+
+def test_parts_of_other_machines_stay_until_they_are_a_day_old(tmp_path):
+    young, old = (part_of(name, "fedcba98", 1, tmp_path) for name in ("young", "old"))
+    os.utime(old, (0, 0))
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == [young]
+
+
+@pytest.mark.parametrize("name", [".x.part", ".onnx.123.old.part", ".d.1.part", "a.part", ".part"])
+def test_a_stray_part_of_somebody_else_is_left_alone(tmp_path, name):
+    (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    write_json(tmp_path / "a.json", {})
+    assert (tmp_path / name).exists()
 
 
 def test_a_library_that_is_killed_while_it_writes_leaves_nothing_we_cannot_find(tmp_path):
@@ -54,9 +88,10 @@ def test_a_library_that_is_killed_while_it_writes_leaves_nothing_we_cannot_find(
             (temporary.parent / ".tmp5e3m82").touch()
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert [path.name for path in tmp_path.iterdir()] == [f".model.safetensors.{pid}.part"]
-    remove_leftovers(tmp_path)
-    assert not list(tmp_path.iterdir())
+    (left,) = tmp_path.iterdir()
+    assert PART.fullmatch(left.name)
+    write_json(tmp_path / "other.json", {})  # whatever is written there next cleans up
+    assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
 
 
 def test_safetensors_puts_nothing_beside_our_temporary_directory(tmp_path):
@@ -72,4 +107,79 @@ def test_safetensors_puts_nothing_beside_our_temporary_directory(tmp_path):
         save_file({"a": torch.zeros(10_000_000)}, temporary)
     done.set()
     watcher.join()
-    assert seen <= {f".a.safetensors.{os.getpid()}.part", "a.safetensors"}
+    assert all(name == "a.safetensors" or PART.fullmatch(name) for name in seen)
+
+
+def full(*arguments, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["file/a.json", "file/below/a.json", "loop/a.json", "x" * 300, "new/" + "y" * 300],
+)
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, place):
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for write in (lambda p: write_json(p, {}), check_place):
+        with pytest.raises(StoreError, match="cannot be|no directory"):
+            write(tmp_path / place)
+
+
+def test_a_read_only_directory_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *arguments: False)  # root may write everywhere
+    with pytest.raises(StoreError, match="permission"):
+        check_place(tmp_path / "new" / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [full, SafetensorError("Io: os error 28")])
+def test_a_disk_that_fills_up_is_one_sentence_and_leaves_nothing(tmp_path, error):
+    with pytest.raises(StoreError, match="the disk is full"), written_whole(tmp_path / "a"):
+        if isinstance(error, Exception):
+            raise error
+        error()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_longest_name_can_be_written(tmp_path):
+    for letter in "xü":
+        name = letter * (255 // len(letter.encode()))
+        write_json(tmp_path / name, {})
+        assert (tmp_path / name).exists()
+    assert len(short_name("ü" * 250).encode()) <= 200
+    assert short_name("a" * 250) != short_name("a" * 251) and short_name("a.png") == "a.png"
+
+
+def test_only_files_with_our_mark_are_replaced(tmp_path):
+    for name, content in {
+        "mine.json": b'{"results": 1}',
+        "photo.png": b"\x89PNG\r\n\x1a\n" + bytes(100),
+        "page.html": b"<html><head><title>clearvit</title>",
+        "empty": b"",
+    }.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(StoreError, match="not written by clearvit"), replace_file(path) as new:
+            new.write_text("ours")
+        with pytest.raises(StoreError, match="not written by clearvit"):
+            replace_json(path, {})
+        assert path.read_bytes() == content
+        replace_json(path, {"a": 1}, overwrite=True)
+        replace_json(path, {"a": 2})  # which is ours now
+        assert json.loads(path.read_text()) == {"made_by": "clearvit", "a": 2}
+    with pytest.raises(StoreError):
+        replace_json(tmp_path, {})
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, "5", "\x00", '{"a": ' * 5000, ""])
+def test_json_of_every_kind_is_one_sentence(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(StoreError, match=r"a\.json"):
+        read_json(tmp_path / "a.json")
+
+
+def test_json_that_is_a_pipe_does_not_wait(tmp_path):
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(StoreError, match="no regular file"):
+        read_json(tmp_path / "a.json")

@@ -22,6 +22,7 @@ from clearvit.backbones.vit import VitBackbone, is_vit
 from clearvit.errors import ModelError
 from clearvit.files import read_json, read_tensors, write_json, written_whole
 from clearvit.options import ClipHead, PositionRule, choices_of
+from clearvit.runs import claim_files
 from clearvit.schema import (
     Rule,
     check_content,
@@ -70,9 +71,10 @@ MARKED = {
     "pruned.json": "clearvit.pruning.pruned_files:load_pruned",
     "denoised.json": "clearvit.views.denoised:load_denoised",
 }
+MODEL_FILES = (WEIGHTS, TIMM_CONFIG, OWN_CONFIG, *MARKED)
 
 
-def save(backbone: VitBackbone, out: str | Path) -> Path:
+def save(backbone: VitBackbone, out: str | Path, *, kind: str = "model") -> Path:
     """Write weights and configuration to a directory.
 
     `clearvit.load("dir:OUT")` restores the backbone exactly;
@@ -81,10 +83,16 @@ def save(backbone: VitBackbone, out: str | Path) -> Path:
     A `NeuronBackbone`, or a backbone with steps after the final norm, gets no timm configuration:
     timm runs the network but not the edit, so it would load silently and give other tokens. A
     `DenseClip` is saved as its plain network: clearvit puts the head back on, timm has plain CLIP.
+
+    Args:
+        backbone: What to save.
+        out: The directory. A model there is replaced if it was saved by the same verb; what others
+            wrote is refused.
+        kind: Which verb saves, such as "cure".
     """
     own = getattr(backbone, "save", None)  # backbones of packages above save themselves
     if own is not None:
-        return own(out)  # type: ignore[no-any-return]
+        return own(out, kind=kind)  # type: ignore[no-any-return]
     plain = backbone.plain if isinstance(backbone, DenseClip) else backbone
     blueprint = backbone.blueprint
     if blueprint is None:
@@ -95,6 +103,7 @@ def save(backbone: VitBackbone, out: str | Path) -> Path:
     state = {key: t.detach().cpu().contiguous() for key, t in backbone.network.state_dict().items()}
     load_exactly(blueprint.build(), state, backbone.name)  # refuse what could not be loaded again
     folder = Path(out)
+    claim_files(folder, MODEL_FILES, kind=kind, strict=False)
     for marker in MARKED:
         (folder / marker).unlink(missing_ok=True)  # of a model saved there before
     with written_whole(folder / WEIGHTS) as temporary:

@@ -19,7 +19,7 @@ from clearvit.benchmarking.config import BenchConfig
 from clearvit.benchmarking.machine import sgemm, this_machine
 from clearvit.benchmarking.memory import peak_memory
 from clearvit.errors import ModelError, OptionError
-from clearvit.files import write_json
+from clearvit.files import replace_json
 from clearvit.options import Size, with_options
 from clearvit.progress import Meter, Progress, silent
 from clearvit.pruning.cost import macs
@@ -67,7 +67,7 @@ def bench(
         drawn = draw_kept(pruned, config.draw, out=out, size=config.size)
     result = replace(time_entries(entries, config, progress), drawn=tuple(map(str, drawn)))
     if out is not None:
-        write_json(Path(out) / "bench.json", result.to_json())
+        replace_json(Path(out) / "bench.json", result.to_json())
         write_bench_page(Path(out) / "bench.html", result)
     return result
 

@@ -7,7 +7,7 @@ import sys
 
 from clearvit.cli.app import app
 from clearvit.cli.console import errors, note
-from clearvit.errors import ClearvitError
+from clearvit.cli.failures import describe_failure, write_log
 
 VERBS = (
     *("diagnose", "look", "tokens", "cure", "prune", "export"),
@@ -19,16 +19,20 @@ for _verb in VERBS:
 
 
 def main() -> None:
-    """Run the command line; exit code 1 for an error the user can fix, 2 for wrong usage."""
+    """Run the command line.
+
+    Exit code 1 is an error the user can fix, 2 wrong usage, 3 one that nobody expected, 130 Ctrl-C.
+    """
     if "--debug" in sys.argv:
         app()
         return
     try:
         app()
-    except ClearvitError as error:
-        errors.print("error: ", style="bold red", end="")
-        note(str(error))
-        sys.exit(1)
     except KeyboardInterrupt:
         errors.print("stopped. What is finished is kept; run the same command to go on.")
         sys.exit(130)
+    except Exception as error:
+        known = describe_failure(error)
+        errors.print("error: ", style="bold red", end="")
+        note(known or f"unexpected {type(error).__name__}. {write_log(error)}")
+        sys.exit(1 if known else 3)

@@ -54,6 +54,13 @@ class Run(Options):
         return load(model, size=size, positions=self.positions, device=self.device)
 
 
+@dataclass(frozen=True)
+class ResultFile(Options):
+    """What happens to a file that stands where the result goes."""
+
+    overwrite: bool = option(False, "Replace a file that clearvit did not write.", panel="Output")
+
+
 def split_images(arguments: Sequence[str], *, metavar: str, example: str) -> tuple[list[str], str]:
     """Read one or more models, then the images."""
     if len(arguments) < 2:

@@ -51,7 +51,7 @@ def discover(
     from clearvit.discovery.boxes import corloc
     from clearvit.discovery.discover import discover
     from clearvit.discovery.discovery_page import draw_discoveries
-    from clearvit.files import write_json
+    from clearvit.files import replace_json
     from clearvit.images import ImageSource, find_images
 
     truth = read_voc_boxes(images, split=files.split) if has_voc_boxes(images) else None
@@ -67,7 +67,7 @@ def discover(
     if truth is not None:
         boxes = {image.name: image.boxes for image in truth.images}
         report["corloc"] = corloc([one.boxes for one in found], [boxes[one.name] for one in found])
-    write_json(files.out / "boxes.json", report)
+    replace_json(files.out / "boxes.json", report)
     if files.draw:
         draw_discoveries(found, sources, files.out, report)
     report_skipped(skipped)

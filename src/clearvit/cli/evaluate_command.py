@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from clearvit.cli.app import app
-from clearvit.cli.arguments import Models, Run
+from clearvit.cli.arguments import Models, ResultFile, Run
 from clearvit.cli.console import next_step, show
 from clearvit.cli.generate import command
 from clearvit.evaluation.config import EvaluateConfig
 from clearvit.evaluation.registry import TASKS
+from clearvit.files import check_replaceable, replace_json
 
 tasks = typer.Typer(
     no_args_is_help=True,
@@ -37,15 +38,21 @@ def _add(name: str) -> None:
     task = TASKS[name]
 
     def run_task(
-        models: Models, data: Data, config: EvaluateConfig, run: Run, out: File = None
+        models: Models,
+        data: Data,
+        config: EvaluateConfig,
+        run: Run,
+        file: ResultFile,
+        out: File = None,
     ) -> None:
         from clearvit.evaluation.evaluate import evaluate
-        from clearvit.files import write_json
 
+        if out is not None and not file.overwrite:
+            check_replaceable(out)
         backbones = (run.load(model) for model in models)  # loaded once the data are read
         table = evaluate(backbones, task=name, data=data, config=config)
         if out is not None:
-            write_json(out, table.to_json())
+            replace_json(out, table.to_json(), overwrite=file.overwrite)
         print(json.dumps(table.to_json())) if run.json else show(table.text())
         next_step("clearvit", "compare", *models, "FOLDER", "--out", "compare/")
 

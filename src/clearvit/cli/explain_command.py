@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from clearvit.cli.app import app
-from clearvit.cli.arguments import Run
+from clearvit.cli.arguments import ResultFile, Run
 from clearvit.cli.console import show
 from clearvit.cli.generate import command
 from clearvit.cli.search_command import IndexPath, QueryModel
+from clearvit.files import check_replaceable
 from clearvit.retrieval.config import Matching
 
 
@@ -25,14 +26,17 @@ def explain(
     config: Matching,
     model: QueryModel,
     run: Run,
+    file: ResultFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="PNG to write.")] = Path("why.png"),
 ) -> None:
     """Draw which patches of a query and an image of the index match.
 
     Example: `clearvit explain index/ query.jpg cats/03.jpg --out why.png`
     """
+    if not file.overwrite:
+        check_replaceable(out)
     pair = model.open(index, run).explain(query, hit, config=config)
-    path = pair.explain(out)
+    path = pair.explain(out, overwrite=file.overwrite)
     if not run.json:
         show(path)
         return

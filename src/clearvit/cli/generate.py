@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
@@ -17,6 +18,7 @@ import typer
 from clearvit.cli.arguments import Run
 from clearvit.cli.console import prepare
 from clearvit.errors import OptionError
+from clearvit.files import check_place
 from clearvit.option_text import PLAIN, metavar_of, parse
 from clearvit.options import Options, option_types, show_default, show_value
 
@@ -33,6 +35,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
             given = {key for key in values if _was_given(context, key)}
             built = {key: _build(kind, values, given) for key, kind in kinds.items()}
             prepare(next((one.threads for one in built.values() if isinstance(one, Run)), None))
+            if "://" not in str(values.get("out") or "://"):
+                check_place(Path(values["out"]))  # of every verb, before a model is loaded
             rest = {key: values[key] for key in own.parameters if key not in kinds}
             function(**rest, **built)
 

@@ -17,8 +17,7 @@ from clearvit.comparison.comparison_table import TIMES, block_range, percent, ta
 from clearvit.comparison.norm_rule import NormRule
 from clearvit.comparison.pca_panels import cells_png, pca_figure
 from clearvit.comparison.reference import FEW
-from clearvit.errors import StoreError
-from clearvit.files import write_json
+from clearvit.files import replace_json
 from clearvit.report.chart import MARKERS, new_chart, series_colors, style_axes
 from clearvit.report.elements import (
     Command,
@@ -39,12 +38,7 @@ TABS = 6  # images with a slider
 
 def write_comparison(comparison: Comparison, out: Path) -> Path:
     """Write the three files into a directory; gives the page."""
-    try:
-        write_json(out / "compare.json", comparison_json(comparison))
-    except OSError as error:
-        raise StoreError(
-            f"'{out}' cannot be written ({error.strerror or error}); choose another directory."
-        ) from error
+    replace_json(out / "compare.json", comparison_json(comparison))
     if comparison.panel_rows:
         save_figure(pca_figure(comparison.panel_rows, comparison.panel_columns), out / "pca.png")
     title = f"Comparison of {len(comparison.rows)} models"

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.comparison.config import CompareConfig
-from clearvit.errors import StoreError
-from clearvit.files import why_not_written, written_whole
+from clearvit.files import written_whole
 from clearvit.images import ImageSource, read_image
 from clearvit.options import Size
 from clearvit.views.config import DenoiseConfig
@@ -94,13 +92,8 @@ def _averages(
         parts.append(clean.patches[0].float().cpu())
     many, few = parts
     if path is not None:
-        try:
-            with written_whole(path) as temporary:
-                save_file({"many": many.contiguous(), "few": few.contiguous()}, temporary)
-        except (OSError, SafetensorError) as error:
-            raise StoreError(
-                f"'{path}' cannot be written: {why_not_written(error)}. Choose another --out."
-            ) from error
+        with written_whole(path) as temporary:
+            save_file({"many": many.contiguous(), "few": few.contiguous()}, temporary)
     return many, few
 
 

@@ -19,18 +19,20 @@ from clearvit.cures.config import CureConfig
 from clearvit.cures.distill import RUN, distill, make_student
 from clearvit.cures.forecast import doubts, forecast
 from clearvit.cures.registers import registers_for
+from clearvit.cures.results.cure_report import FILES as RESULT_FILES
 from clearvit.cures.results.cure_report import CureReport, load_result, write_result
+from clearvit.cures.targets import FILES as TARGET_FILES
 from clearvit.cures.teacher import Teacher, targets_folder, teacher_and_student
 from clearvit.cures.trainable import parameters_of
-from clearvit.errors import ModelError, OptionError, StoreError, TrainingError
-from clearvit.files import check_space, remove_leftovers
+from clearvit.errors import ModelError, OptionError, TrainingError
+from clearvit.files import check_space
 from clearvit.images import ImageSource, find_images, listing_of
 from clearvit.options import with_options
 from clearvit.precision import uses_bf16
 from clearvit.progress import Progress
-from clearvit.runs import claim, output_directory
+from clearvit.runs import claim, claim_files, output_directory
 from clearvit.training.held_out import check_batch_fits, split_held_out
-from clearvit.training.loop import accelerator_for, check_divisible
+from clearvit.training.loop import BEST, STATE, accelerator_for, check_divisible
 from clearvit.views.config import DenoiseConfig
 from clearvit.views.denoised import DenoisedBackbone
 
@@ -185,14 +187,12 @@ def _plan(
 
 def _claim(folder: Path, plan: dict[str, Any], config: CureConfig) -> None:
     """Take the directories of the training and of the targets, which other runs may share."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / TRAINING).exists():
-        raise StoreError(f"'{folder}' is not empty and holds no cure. Choose another --out.")
-    remove_leftovers(folder)  # of a run that was killed while it wrote its result
-    files = ("*.safetensors", "*.json")
-    claim(folder / TRAINING / RUN, plan, kind="training", files=files, overwrite=config.overwrite)
+    claim_files(folder, (*RESULT_FILES, TRAINING), kind="cure")
+    run = folder / TRAINING / RUN
+    claim(run, plan, kind="training", files=(STATE, BEST), overwrite=config.overwrite)
     chosen = {key: plan[key] for key in OF_TARGETS}
     targets = targets_folder(folder / TRAINING, config)
-    claim(targets, chosen, kind="targets", files=files, overwrite=config.overwrite)
+    claim(targets, chosen, kind="targets", files=TARGET_FILES, overwrite=config.overwrite)
 
 
 def _announce(
@@ -258,6 +258,8 @@ def _cure_without_training(
     from clearvit.cures.positional import edit_output
     from clearvit.cures.test_time import test_time
 
+    if out is not None:
+        claim_files(Path(out), (), kind="cure")  # refuse before the work
     size, seed = config.size, config.seed
     edited: VitBackbone
     if config.method == "test-time":
@@ -268,5 +270,5 @@ def _cure_without_training(
             backbone, images, smoothing=smoothing, size=size, seed=seed, progress=progress
         )
     if out is not None:
-        save(edited, out)
+        save(edited, out, kind="cure")
     return edited

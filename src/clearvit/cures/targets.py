@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from clearvit.errors import ImageError, StoreError
-from clearvit.files import read_json, remove_leftovers, why_not_written, write_json, written_whole
+from clearvit.files import read_json, remove_leftovers, write_json, written_whole
 from clearvit.images import ImageSource, Skipped
 from clearvit.options import Size
 from clearvit.progress import Meter, Progress
@@ -114,15 +114,12 @@ class TargetCache:
 
     def _write(self, number: int, target: Target) -> None:
         tensors = {name: t.cpu().contiguous() for name, t in vars(target).items()}
-        try:
-            with written_whole(self._path(number)) as temporary:
-                save_file(tensors, temporary)
-        except (OSError, SafetensorError) as error:
-            raise StoreError(
-                f"cannot write '{self._path(number)}': {why_not_written(error)}. What is there is"
-                " kept. Make room and run the same command, or keep less: --target-cache-gb 5"
-                " (gigabytes), --target-cache-gb 0 (nothing)."
-            ) from error
+        advice = (
+            "What is there is kept. Make room and run the same command, or keep less:"
+            " --target-cache-gb 5 (gigabytes), --target-cache-gb 0 (nothing)."
+        )
+        with written_whole(self._path(number), advice) as temporary:
+            save_file(tensors, temporary)
 
     def _done(self, number: int) -> bool:
         return self._path(number).exists() or self._mark(number).exists()
@@ -132,3 +129,7 @@ class TargetCache:
 
     def _mark(self, number: int) -> Path:
         return self.folder / f"{number:06d}.skipped.json"
+
+
+FILES = tuple(f"{'[0-9]' * 6}*.{end}" for end in ("safetensors", "skipped.json"))
+"""Patterns of all that a folder of targets holds beside its plan."""

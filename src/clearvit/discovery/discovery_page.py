@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from clearvit.discovery.discover import Discoveries, ImageObjects
+from clearvit.files import short_name
 from clearvit.images import ImageSource, read_image
 from clearvit.progress import Meter, show_progress
 from clearvit.report.elements import Element, Facts, ImageElement, Paragraph, Section
@@ -143,7 +144,7 @@ def draw_discoveries(
             path = PurePosixPath(one.name)
             # Parts of a name may lead out of the directory; a.jpg and a.png may both exist.
             parts = [part for part in path.parts if part not in ("/", "..", ".")]
-            target = out.joinpath(*parts[:-1], f"{parts[-1]}.png")
+            target = out.joinpath(*parts[:-1], f"{short_name(parts[-1])}.png")
             save_figure(draw_boxes([(read_image(sources[one.name]), one)]), target)
             meter.advance()
     return write_boxes_page(

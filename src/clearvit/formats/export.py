@@ -15,6 +15,7 @@ from clearvit.formats.native import write_hf, write_timm
 from clearvit.formats.parity import Check, Written, choose_second_size, compare
 from clearvit.formats.to_runtime import write_runtime
 from clearvit.options import with_options
+from clearvit.runs import claim_files
 
 WRITERS: dict[str, Callable[[VitBackbone, Path], Written]] = {"timm": write_timm, "hf": write_hf}
 
@@ -70,6 +71,7 @@ def export(backbone: Backbone, out: str | Path, *, config: ExportConfig) -> Expo
         _refuse_options(config, "check")
         return _export_graph(chosen, Path(out), config.format, config)
     _refuse_options(config, "batch", "quantize")
+    claim_files(Path(out), (), kind="export")
     written = WRITERS[config.format](chosen, Path(out))
     sizes = [written.size]
     if written.other_sizes:

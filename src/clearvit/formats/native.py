@@ -30,7 +30,7 @@ RESIZES_UNASKED = ("dinov2", "dinov2_with_registers", "dinov3_vit")
 def write_timm(backbone: VitBackbone, out: Path) -> Written:
     """Write a directory for `timm.create_model("local-dir:…")`."""
     _refuse_more_than_weights(backbone)
-    folder = save(backbone, out)
+    folder = save(backbone, out, kind="export")
     network = timm.create_model(f"local-dir:{folder}", pretrained=True, dynamic_img_size=True)
     network.eval().to(backbone.device, backbone.dtype)
     size = round_to_patches(tuple(backbone.network.patch_embed.img_size), backbone.patch)

@@ -55,7 +55,7 @@ def write_runtime(
     check_libraries(format, f"export to {format}", writing=True)
     original = to_float32(backbone)
     facts = _facts(original, format, batch)
-    with atomic_folder(out, CONFIG) as folder:
+    with atomic_folder(out) as folder:
         facts, check = _write_checked(original, facts, folder)
         if quantize:
             _quantize(folder / FILES[format])

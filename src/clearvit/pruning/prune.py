@@ -15,6 +15,7 @@ from clearvit.pruning.config import PruneConfig
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.pruning_plan import make_plan
 from clearvit.pruning.speed import find_keep
+from clearvit.runs import claim_files
 
 
 @with_options(PruneConfig)
@@ -57,9 +58,11 @@ def prune(
             " without out."
         )
     if images is None:
+        if out is not None:
+            claim_files(Path(out), (), kind="prune")  # refuse before the work
         pruned = prune_untrained(dense, config)
         if out is not None:
-            save(pruned, out)
+            save(pruned, out, kind="prune")
         return pruned
     from clearvit.pruning.training.train import train_pruned  # which prunes too, as a baseline
 

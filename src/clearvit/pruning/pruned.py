@@ -261,11 +261,11 @@ class PrunedBackbone(VitBackbone):
         dense = self.dense.around(network, blueprint)
         return PrunedBackbone(dense, self.plan, self.predictors, self.learned_fill)
 
-    def save(self, out: str | Path) -> Path:
+    def save(self, out: str | Path, *, kind: str = "model") -> Path:
         """Write the dense model and its pruning to a directory, as `clearvit.save` does."""
         from clearvit.pruning.pruned_files import save_pruned  # which loads into this class
 
-        return save_pruned(self, out)
+        return save_pruned(self, out, kind=kind)
 
     def _settings(self) -> tuple[object, ...]:
         digest = hashlib.sha256()

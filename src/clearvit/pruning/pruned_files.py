@@ -17,6 +17,7 @@ from clearvit.pruning.config import FILLS, SCORERS
 from clearvit.pruning.modules import LearnedFill, Predictors
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.pruning_plan import make_plan
+from clearvit.runs import claim_files
 from clearvit.schema import (
     Rule,
     check_content,
@@ -42,12 +43,13 @@ RULES: dict[str, Rule] = {  # of MARKER; make_plan looks closer
 }
 
 
-def save_pruned(pruned: PrunedBackbone, out: str | Path) -> Path:
+def save_pruned(pruned: PrunedBackbone, out: str | Path, *, kind: str = "model") -> Path:
     """Write a pruned backbone to a directory; `clearvit.load("dir:OUT")` restores it exactly.
 
     `timm.create_model("local-dir:OUT", pretrained=True)` loads the network without its pruning.
     """
-    folder = save(pruned.dense, out)  # removes the marker of an older model
+    claim_files(Path(out), (PREDICTORS, FILL), kind=kind, strict=False)
+    folder = save(pruned.dense, out, kind=kind)  # removes the marker of an older model
     _save(pruned.predictors, folder / PREDICTORS)
     _save(pruned.learned_fill, folder / FILL)
     write_json(folder / MARKER, {"format": FORMAT, **dataclasses.asdict(pruned.plan)})

@@ -22,7 +22,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from clearvit.files import replace_file
+from clearvit.files import MADE_BY, replace_file
 
 Array = NDArray[Any]
 Limits = tuple[float, float]
@@ -135,13 +135,16 @@ def draw_panels(rows: Sequence[Sequence[Panel]], title: str = "", caption: str =
     return figure
 
 
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as PNG, whole or not at all; missing directories are made."""
+def save_figure(figure: Figure, path: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a figure as PNG, whole or not at all; missing directories are made.
+
+    A file that clearvit did not write is replaced only with `overwrite`.
+    """
     target = Path(path)
-    with replace_file(target) as temporary, warnings.catch_warnings():
+    with replace_file(target, overwrite=overwrite) as temporary, warnings.catch_warnings():
         # File names in titles may use letters the font lacks; a box in their place will do.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(temporary, format="png", metadata={"Software": None})
+        figure.savefig(temporary, format="png", metadata={"Software": MADE_BY})
     return target
 
 

@@ -191,15 +191,9 @@ def write_shard(path: Path, parts: Sequence[EncodedBatch]) -> None:
         "names": [name for part in parts for name in part.names],
         "skipped": [[bad.name, bad.reason] for part in parts for bad in part.skipped],
     }
-    try:
-        with written_whole(path) as temporary:
-            # one entry only: safetensors does not promise an order among several
-            save_file(tensors, temporary, metadata={"clearvit": json.dumps(header)})
-    except OSError as error:
-        raise StoreError(
-            f"cannot write '{path}': {error}. Nothing that was written before is lost; free some"
-            " space and run the same command again."
-        ) from error
+    with written_whole(path) as temporary:
+        # one entry only: safetensors does not promise an order among several
+        save_file(tensors, temporary, metadata={"clearvit": json.dumps(header)})
 
 
 def _write_index(out: Path, plan: Plan, backbone: Backbone) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from clearvit.runs import claim
 
 INDEX = "index.json"
-FILES = ("shard-*.safetensors", INDEX)
+FILES = ("shard-[0-9][0-9][0-9][0-9][0-9]*.safetensors", INDEX)
 
 
 @dataclass(frozen=True)

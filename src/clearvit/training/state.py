@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from clearvit.errors import StoreError
-from clearvit.files import why_not_written, written_whole
+from clearvit.files import written_whole
 from clearvit.training.ema import Ema
 
 WEIGHTS, AVERAGES, MOMENTS = "weights/", "ema/", "optimizer/"
@@ -90,14 +90,9 @@ def _copy_weights(path: Path, names: dict[str, Tensor], tensors: dict[str, Tenso
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
-    try:
-        with written_whole(path) as temporary:
-            save_file(plain, temporary, metadata=metadata)
-    except (OSError, SafetensorError) as error:
-        raise StoreError(
-            f"cannot write '{path}': {why_not_written(error)}. The last good state is kept; make"
-            " room and run the same command to go on."
-        ) from error
+    advice = "The last good state is kept; make room and run the same command to go on."
+    with written_whole(path, advice) as temporary:
+        save_file(plain, temporary, metadata=metadata)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

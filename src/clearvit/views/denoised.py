@@ -87,7 +87,7 @@ class DenoisedBackbone(Backbone):
         height, width = self.inner.grid_of(size)
         return height * self.config.scale, width * self.config.scale
 
-    def save(self, out: str | Path) -> Path:
+    def save(self, out: str | Path, *, kind: str = "model") -> Path:
         """Write the model and how its views are taken; `clearvit.load("dir:OUT")` restores both.
 
         Plain timm loads the network from the same directory, without the views.
@@ -97,7 +97,7 @@ class DenoisedBackbone(Backbone):
                 f"'{self.name}' cannot be saved: only a ViT that is not pruned can be written with"
                 " its views. Save its tokens: clearvit tokens --views."
             )
-        folder = save(self.inner, out)
+        folder = save(self.inner, out, kind=kind)
         write_json(folder / MARKER, {"format": FORMAT, "views": dataclasses.asdict(self.config)})
         return folder
 
@@ -122,7 +122,7 @@ def with_views(backbone: Backbone, views: int | None, scale: int, *, batch: int 
 def load_denoised(path: str | Path, positions: PositionRule | None = None) -> DenoisedBackbone:
     """Load what `DenoisedBackbone.save` wrote."""
     folder = Path(path)
-    content = read_json(folder / MARKER)
+    content = read_json(folder / MARKER, ModelError)
     if content.get("format") != FORMAT:
         raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
     check_content(content, RULES, where=str(folder / MARKER), error=ModelError)

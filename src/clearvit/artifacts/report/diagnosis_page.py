@@ -19,8 +19,8 @@ from clearvit.artifacts.report.maps import draw_examples, draw_positions, draw_r
 from clearvit.artifacts.report.numbers import numbers_section
 from clearvit.artifacts.report.series import HEADER, compare_figure, compare_table
 from clearvit.artifacts.verdict import MEANING, Finding, Verdict
-from clearvit.errors import ModelError, StoreError
-from clearvit.files import write_json
+from clearvit.errors import ModelError
+from clearvit.files import replace_json
 from clearvit.report.elements import (
     Command,
     Element,
@@ -58,12 +58,7 @@ def write_report(diagnoses: Sequence[Diagnosis], path: Path) -> Path:
         raise ModelError("there is nothing to report; give at least one diagnosis.")
     is_page = path.suffix.lower() in (".html", ".htm") and not path.is_dir()
     target = path if is_page else path / "report.html"
-    try:
-        write_json(target.with_suffix(".json"), report_json(diagnoses))
-    except OSError as error:
-        raise StoreError(
-            f"'{target}' cannot be written ({error.strerror or error}); choose another path."
-        ) from error
+    replace_json(target.with_suffix(".json"), report_json(diagnoses))
     title, sections = report_sections(diagnoses)
     return write_page(target, title, sections, subtitle=_subtitle(diagnoses))
 

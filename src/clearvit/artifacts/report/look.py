@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -302,14 +303,14 @@ def _spread(sources: Sequence[ImageSource]) -> list[ImageSource]:
 def _targets(sources: Sequence[ImageSource], out: Path) -> dict[str, Path]:
     """Name one file per image; names never meet, not even those of the images themselves."""
     files = [s.source for s in sources if not isinstance(s.source, Image.Image)]
-    taken = {str(Path(file).resolve()).casefold() for file in files}
+    taken = {os.path.realpath(file).casefold() for file in files}  # which links to itself pass
     targets = {}
     for source in sources:
         stem = PurePosixPath(source.name).stem.encode()[:200].decode(errors="ignore") or "image"
         number, target = 1, out / f"{stem}.png"
-        while str(target.resolve()).casefold() in taken:
+        while os.path.realpath(target).casefold() in taken:
             number += 1
             target = out / f"{stem}-{number}.png"
-        taken.add(str(target.resolve()).casefold())
+        taken.add(os.path.realpath(target).casefold())
         targets[source.name] = target
     return targets

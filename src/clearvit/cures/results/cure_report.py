@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clearvit.backbones.saved import load_saved, save
+from clearvit.backbones.saved import WEIGHTS, load_saved, save
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
-from clearvit.errors import ModelError
-from clearvit.files import read_json, write_json
+from clearvit.errors import ModelError, StoreError
+from clearvit.files import hash_file, read_json, write_json
 from clearvit.images import Skipped
 from clearvit.training.state import State
 
 RESULT = "cure.json"
+FILES = (RESULT, "cure.html", "README.md")  # beside those of the model
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,11 @@ def write_result(
     from clearvit.cures.results.card import write_card
     from clearvit.cures.results.cure_page import write_cure_page
 
-    save(cured, folder)
+    save(cured, folder, kind="cure")
     write_card(folder, cured, original, config)
     write_cure_page(folder, cured, original, config)
-    write_json(folder / RESULT, {"plan": dict(plan), "report": cured.report.to_json()})
+    content = {"plan": dict(plan), "report": cured.report.to_json()}
+    write_json(folder / RESULT, {**content, "weights": hash_file(folder / WEIGHTS)})
 
 
 def load_result(
@@ -118,6 +120,11 @@ def load_result(
     content = read_json(folder / RESULT)
     if content.get("plan") != plan:
         return None
+    if (folder / WEIGHTS).is_file() and hash_file(folder / WEIGHTS) != content.get("weights"):
+        raise StoreError(
+            f"'{folder / WEIGHTS}' is not the model that this cure wrote. Move it elsewhere, and"
+            " the same command writes its own again; or choose another --out."
+        )
     try:
         saved = load_saved(folder)
     except ModelError:  # a file of the result was removed: write it again from the training

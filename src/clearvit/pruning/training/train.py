@@ -13,8 +13,8 @@ import torch
 from accelerate import Accelerator
 
 from clearvit.backbones.vit import VitBackbone
-from clearvit.errors import StoreError, TrainingError
-from clearvit.files import remove_leftovers, write_json
+from clearvit.errors import TrainingError
+from clearvit.files import write_json
 from clearvit.images import ImageSource, Skipped, find_images, listing_of
 from clearvit.progress import Progress
 from clearvit.pruning.config import PruneConfig
@@ -26,9 +26,9 @@ from clearvit.pruning.training.folder_labels import read_labels
 from clearvit.pruning.training.masked import check_maskable
 from clearvit.pruning.training.masked_student import MaskedStudent
 from clearvit.pruning.training.predictor_task import PredictorTask, TrainingImages
-from clearvit.runs import claim, output_directory
+from clearvit.runs import claim, claim_files, output_directory
 from clearvit.training.held_out import check_batch_fits, filter_readable, split_held_out
-from clearvit.training.loop import FitConfig, accelerator_for, check_divisible, fit
+from clearvit.training.loop import BEST, STATE, FitConfig, accelerator_for, check_divisible, fit
 from clearvit.training.order import BatchOrder
 from clearvit.training.state import State
 
@@ -174,7 +174,7 @@ def _train(job: Job, folder: Path, progress: Progress | None) -> PrunedBackbone:
     pruned = _result(job, task.student, tuned)
     pruned.report = _report(job, before, state, later)
     if accelerator.is_main_process and job.dense.blueprint is not None:
-        save_pruned(pruned, folder)
+        save_pruned(pruned, folder, kind="prune")
         write_json(folder / RESULT, dataclasses.asdict(pruned.report))
     accelerator.wait_for_everyone()
     return pruned
@@ -182,16 +182,12 @@ def _train(job: Job, folder: Path, progress: Progress | None) -> PrunedBackbone:
 
 def _claim(folder: Path, job: Job) -> None:
     """Take the output directory, or continue a training with the same options."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / TRAINING).exists():
-        raise StoreError(
-            f"'{folder}' is not empty and holds no training of clearvit. Choose another --out."
-        )
-    remove_leftovers(folder)  # of a run that was killed while it wrote its result
+    claim_files(folder, (RESULT, TRAINING), kind="prune")
     claim(
         folder / TRAINING,
         _decisive(job),
         kind="training",
-        files=("*.safetensors", "*.json", f"{FINETUNE}/*.safetensors"),
+        files=(STATE, BEST, f"{FINETUNE}/{STATE}", f"{FINETUNE}/{BEST}"),
         overwrite=job.config.overwrite,
     )
 

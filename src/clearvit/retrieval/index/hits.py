@@ -10,6 +10,7 @@ from typing import Any, overload
 from PIL import Image
 
 from clearvit.errors import ImageError
+from clearvit.files import check_replaceable
 from clearvit.retrieval.config import Matching
 from clearvit.retrieval.explanation import Explanation, explain_pair
 from clearvit.retrieval.image_features import ImageFeatures
@@ -76,12 +77,18 @@ class Hit:
             weight=self.weight,
         )
 
-    def explain(self, path: str | Path) -> Path:
-        """Draw query and hit with their strongest matches, and write the figure as PNG."""
+    def explain(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Draw query and hit with their strongest matches, and write the figure as PNG.
+
+        A file that clearvit did not write, such as the query itself, is replaced only with
+        `overwrite`.
+        """
         from clearvit.report.figure import save_figure
         from clearvit.retrieval.explanation_page import draw_explanation
 
-        return save_figure(draw_explanation(self), path)
+        if not overwrite:
+            check_replaceable(Path(path))
+        return save_figure(draw_explanation(self), path, overwrite=overwrite)
 
 
 class Hits(Sequence[Hit]):

@@ -23,6 +23,7 @@ from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.files import write_json, written_whole
 from clearvit.options import Size
+from clearvit.runs import claim_files
 
 ACTIVATIONS = {
     "GELU": "gelu",
@@ -133,6 +134,8 @@ def save_hf(backbone: VitBackbone, out: str | Path) -> Path:
     config = config_of(backbone)
     state = {key: t.contiguous() for key, t in to_hf(_state(backbone, config), config).items()}
     folder = Path(out)
+    files = (WEIGHTS, "config.json", "preprocessor_config.json")
+    claim_files(folder, files, kind="export", strict=False)
     with written_whole(folder / WEIGHTS) as temporary:
         save_file(state, temporary, metadata={"format": "pt"})
     write_json(folder / "preprocessor_config.json", _processor(backbone.preprocessing))
