@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clearvit.errors import ImageError
-from clearvit.images import ImageSource, find_images, read_image, spread_evenly
+from clearvit.images import ImageSource, find_images, listing_of, read_image, spread_evenly
 from clearvit.images import walk as walk_module
 from clearvit.images.find import SUFFIXES
 
@@ -246,3 +247,38 @@ def test_spread_takes_so_many_in_order_and_evenly(total: int, count: int):
     assert len(few) == min(total, count) == len(set(few)) and few == sorted(few)
     gaps = {later - earlier for earlier, later in itertools.pairwise(few)}
     assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_a_listing_notices_other_content_of_the_same_size(tmp_path):
+    paths = [tmp_path / f"{i}.bmp" for i in range(3)]
+    for path, color in zip(paths, ("red", "green", "blue"), strict=True):
+        Image.new("RGB", (200, 300), color).save(path)
+    before = listing_of(find_images(tmp_path))
+    status = os.stat(paths[0])
+    Image.new("RGB", (200, 300), "white").save(paths[0])
+    os.utime(paths[0], ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert os.stat(paths[0]).st_size == status.st_size
+    assert listing_of(find_images(tmp_path)) != before
+
+
+def test_a_listing_is_the_same_for_a_copy_and_notices_both_ends(tmp_path):
+    content = bytearray(random.Random(0).randbytes(300_000))
+    (tmp_path / "a.png").write_bytes(content)
+    before = listing_of(find_images(tmp_path))
+    for place in (0, 65_000, 150_000, -65_000, -1):
+        content[place] ^= 1
+        (tmp_path / "a.png").write_bytes(content)
+        assert listing_of(find_images(tmp_path)) != before
+        content[place] ^= 1
+    (tmp_path / "a.png").write_bytes(content[:100_000])
+    small = listing_of(find_images(tmp_path))
+    os.utime(tmp_path / "a.png", (1, 1))  # of a small file only the content counts
+    assert listing_of(find_images(tmp_path)) == small
+
+
+def test_a_listing_waits_for_no_pipe_and_knows_images_in_memory(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    assert listing_of(find_images(tmp_path))
+    red, blue = (Image.new("RGB", (4, 4), color) for color in ("red", "blue"))
+    assert listing_of(find_images([red])) != listing_of(find_images([blue]))

@@ -170,7 +170,7 @@ def test_a_full_disk_loses_nothing(tiny, photos, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(extract, "save_file", full)
-        with pytest.raises(StoreError, match=r"No space left.*run the same command again"):
+        with pytest.raises(StoreError, match=r"disk is full.*run the same command again"):
             save_tokens(tiny, photos, out=tmp_path, config=CONFIG)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json", "shard-00000.safetensors"]
     assert len(save_tokens(tiny, photos, out=tmp_path, config=CONFIG)) == 11

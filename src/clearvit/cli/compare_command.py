@@ -14,6 +14,7 @@ from clearvit.cli.arguments import Run, split_images
 from clearvit.cli.console import note, report_skipped, show
 from clearvit.cli.generate import command
 from clearvit.comparison.config import CompareConfig
+from clearvit.files import check_replaceable
 
 METAVAR = "RAW CURED… IMAGES"
 
@@ -57,6 +58,8 @@ def compare(
     from clearvit.images import find_images
 
     find_images(images)  # a wrong path should not wait for a model
+    for name in ("compare.json", "compare.html", "pca.png"):
+        check_replaceable(out / name)
     backbones = [run.load(model) for model in models]
     result = compare_models(backbones, images, config=replace(config, cache=out / "reference"))
     report_skipped(result.skipped)

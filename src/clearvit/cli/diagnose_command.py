@@ -13,6 +13,7 @@ from clearvit.cli.app import app
 from clearvit.cli.arguments import Run, split_images
 from clearvit.cli.console import note, report_skipped, show
 from clearvit.cli.generate import command
+from clearvit.files import check_replaceable
 
 METAVAR = "MODEL… IMAGES"
 
@@ -51,10 +52,13 @@ def diagnose(
         arguments, metavar=METAVAR, example="clearvit diagnose demo photos/"
     )
     from clearvit.artifacts.diagnosis import diagnose
-    from clearvit.artifacts.report.diagnosis_page import report_json, write_report
+    from clearvit.artifacts.report.diagnosis_page import report_file, report_json, write_report
     from clearvit.images import find_images
 
     find_images(images)  # a wrong path should not wait for a model
+    page = report_file(out)
+    for target in (page, page.with_suffix(".json")):
+        check_replaceable(target)
     results = []
     for model in models:
         results.append(diagnose(run.load(model), images, config=config))

@@ -51,9 +51,11 @@ def discover(
     from clearvit.discovery.boxes import corloc
     from clearvit.discovery.discover import discover
     from clearvit.discovery.discovery_page import draw_discoveries
-    from clearvit.files import replace_json
+    from clearvit.files import check_replaceable, replace_json
     from clearvit.images import ImageSource, find_images
 
+    for name in ("boxes.json", "boxes.html") if files.draw else ("boxes.json",):
+        check_replaceable(files.out / name)
     truth = read_voc_boxes(images, split=files.split) if has_voc_boxes(images) else None
     if truth is None:
         sources = find_images(images)  # a wrong path should not wait for a model

@@ -85,7 +85,7 @@ def cure(
         )
         denoised = DenoisedBackbone(backbone, denoising)
         if out is not None:
-            denoised.save(out)
+            denoised.save(out, kind="cure")
         return denoised
     vit = _check_kind(backbone, config)
     if config.method != "distill":

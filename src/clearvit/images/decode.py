@@ -13,16 +13,21 @@ from typing import BinaryIO
 from PIL import Image
 
 from clearvit.errors import ImageError
+from clearvit.images.apart import read_apart
+from clearvit.images.budget import CALM_BYTES, judge_cost
 from clearvit.images.rgb import to_rgb
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit, above which it suspects a decompression bomb
+LARGE_FILE = 1 << 26  # bytes
 
 _NO_FORMAT = "not an image"
 _NO_HEIC = "HEIC needs pip install pillow-heif and pillow_heif.register_heif_opener()"
 _HEIC = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1")
-# Reading these starts another program (Ghostscript, the Windows metafile player), and a format is
-# chosen by content, so a file called holiday.jpg could start it too.
-_REFUSED = frozenset({"EPS", "WMF"})
+# Reading EPS and WMF starts another program (Ghostscript, the Windows metafile player), and a
+# format is chosen by content, so a file called holiday.jpg could start it too. The others hold
+# whole images of other formats, whose size their own header does not say.
+_PROGRAMS = frozenset({"EPS", "WMF"})
+_CONTAINERS = frozenset({"ICO", "CUR", "ICNS", "BLP"})
 _UPRIGHT = {  # EXIF orientation -> what brings the image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -42,15 +47,22 @@ def read_image(
     source: str | Path | bytes | bytearray | memoryview | Image.Image,
     *,
     max_pixels: int = MAX_PIXELS,
+    apart: bool = True,
 ) -> Image.Image:
     """Decode an image: loaded, upright by its EXIF tag, mode "RGB".
 
     Of several frames the first is taken (of an open image the current one). An image that is
     loaded, upright and RGB already is returned itself. Colors: see `clearvit.images.rgb`.
 
+    A file is judged by its header before anything is decoded, see `clearvit.images.budget`: what
+    takes more than 512 MB of memory is refused (a JPEG is decoded at half, a quarter or an eighth
+    of its size instead), what takes more than half of that, or has a decoder that may be slow, is
+    decoded in a process of its own with a time limit of 20 s.
+
     Args:
         source: A path, the content of a file, or a Pillow image.
         max_pixels: Largest width x height; more is refused by the header, before decoding.
+        apart: Decode costly images in a process of their own.
 
     Raises:
         ImageError: The image cannot be used; the message is a reason without the path.
@@ -60,13 +72,16 @@ def read_image(
     if isinstance(source, (bytes, bytearray, memoryview)):
         if not len(source):
             raise ImageError("zero bytes")
-        return _read_stream(io.BytesIO(source), max_pixels)
+        found = _read_stream(io.BytesIO(source), max_pixels, len(source), apart)
+        return found or read_apart(bytes(source), max_pixels)
     if isinstance(source, (str, os.PathLike)):
         try:
             with _open_regular(source) as file:
-                return _read_stream(file, max_pixels)
+                size = os.fstat(file.fileno()).st_size
+                found = _read_stream(file, max_pixels, size, apart)
         except OSError as error:
             raise ImageError(_reason(error, "file")) from error
+        return found or read_apart(source, max_pixels)
     raise ImageError(
         f"{type(source).__name__} is not a path, bytes or a PIL image; "
         "turn arrays into images with PIL.Image.fromarray"
@@ -91,17 +106,27 @@ def _open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     return open(path, "rb")
 
 
-def _read_stream(stream: BinaryIO, max_pixels: int) -> Image.Image:
+def _read_stream(stream: BinaryIO, max_pixels: int, size: int, apart: bool) -> Image.Image | None:
+    """Decode a file of `size` bytes; None if that had better happen in a process of its own."""
+    if apart and size > LARGE_FILE:
+        return None  # even its header may take long
     image = _identify(stream)
     _check_size(image.size, max_pixels)
     kind = image.format or "image"
     try:
+        cost = judge_cost(image, stream)
+        if apart and not cost.calm:
+            return None
+        if cost.shrink > 1:
+            image.draft(None, (image.width // cost.shrink, image.height // cost.shrink))
         image.load()
         rgb = _upright_rgb(image, _orientation(image))
         if rgb is image and kind not in ("JPEG", "MPO"):
             # Other formats keep the compressed file or a second canvas alive in the image. For
             # JPEG, the common and fast one, the copy would be a noticeable part of the decoding.
-            rgb = image.copy()
+            rgb = image.copy() if cost.bytes < CALM_BYTES else image
+    except ImageError:
+        raise
     except Exception as error:
         raise ImageError(_reason(error, kind)) from error
     rgb.info = {}  # an orientation left here would turn the image again on a second reading
@@ -111,10 +136,14 @@ def _read_stream(stream: BinaryIO, max_pixels: int) -> Image.Image:
 def _read_shared(image: Image.Image, max_pixels: int) -> Image.Image:
     _check_size(image.size, max_pixels)
     try:
+        if getattr(image, "tile", None):  # opened, not loaded yet
+            judge_cost(image, None)
         with _SHARED:
             image.load()
             orientation = _orientation(image)
         rgb = _upright_rgb(image, orientation)
+    except ImageError:
+        raise
     except Exception as error:
         raise ImageError(_reason(error, image.format or "image")) from error
     if rgb is not image:
@@ -134,10 +163,14 @@ def _identify(stream: BinaryIO) -> Image.Image:
     for load_plugins in (Image.preinit, Image.init):  # the common formats first
         load_plugins()
         for kind, (factory, accept) in list(Image.OPEN.items()):  # other threads may still add
-            if kind in tried or kind in _REFUSED:
+            if kind in tried or kind in _PROGRAMS:
                 continue
             tried.add(kind)
             try:
+                if kind in _CONTAINERS:
+                    if accept and accept(prefix) is True:
+                        refusal = f"{kind} files are not read"
+                    continue
                 accepted = accept(prefix) if accept else True
                 if isinstance(accepted, str):
                     refusal = f"{kind} is not supported by the installed Pillow"

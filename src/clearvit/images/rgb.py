@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from PIL import Image
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})
 _PREMULTIPLIED = {"La": "LA", "RGBa": "RGBA"}
 _WORD = 65535  # the largest value of a 16-bit channel
+BAND_PIXELS = 1 << 20  # that are converted at a time
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -32,11 +39,22 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if mode == "RGB" else image.convert("RGB")
 
 
+def _bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Cut an image into bands of rows, so that conversions need little memory; (top, band)."""
+    rows = max(1, BAND_PIXELS // image.width)
+    if rows >= image.height:
+        yield 0, image
+        return
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
 def _over_white(image: Image.Image) -> Image.Image:
-    # Straight to RGBA: Pillow resolves tRNS bytes, a tRNS index and a color key only on that way.
-    rgba = image.convert("RGBA")
-    canvas = Image.new("RGB", rgba.size, "white")
-    canvas.paste(rgba, mask=rgba.getchannel("A"))
+    canvas = Image.new("RGB", image.size, "white")
+    for top, band in _bands(image):
+        # Straight to RGBA: Pillow resolves tRNS bytes, a tRNS index and a color key only that way.
+        rgba = band.convert("RGBA")
+        canvas.paste(rgba, (0, top), mask=rgba.getchannel("A"))
     return canvas
 
 
@@ -45,15 +63,25 @@ def _from_deep(image: Image.Image) -> Image.Image:
 
     # Via "I", because numpy has no type for every 16-bit variant of Pillow.
     whole = image.mode != "F"
-    values = np.asarray(image.convert("I") if whole else image, dtype=np.float64)  # (H, W)
-    finite = np.isfinite(values)
-    low = float(values.min(where=finite, initial=math.inf))
-    high = float(values.max(where=finite, initial=-math.inf))
+
+    def read(band: Image.Image) -> NDArray[np.float64]:
+        return np.asarray(band.convert("I") if whole else band, dtype=np.float64)  # (rows, W)
+
+    low, high = math.inf, -math.inf
+    for _, band in _bands(image):
+        values = read(band)
+        finite = np.isfinite(values)
+        low = min(low, float(values.min(where=finite, initial=math.inf)))
+        high = max(high, float(values.max(where=finite, initial=-math.inf)))
+    known = low <= high  # whether any value is finite
     if whole and low >= 0 and high <= _WORD:
         low, high = 0.0, float(_WORD)
     gain = 255 / (high - low) if high > low else 0.0  # a constant image becomes black
-    # Depth maps write "unknown" as NaN or infinity: NaN is drawn black, infinity at its end.
-    low = low if finite.any() else 0.0
-    known = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
-    gray = np.clip(np.rint((known - low) * gain), 0, 255).astype(np.uint8)
-    return Image.fromarray(gray).convert("RGB")
+    low = low if known else 0.0
+    gray = Image.new("L", image.size)
+    for top, band in _bands(image):
+        # Depth maps write "unknown" as NaN or infinity: NaN is drawn black, infinity at its end.
+        filled = np.nan_to_num(read(band), nan=low, posinf=high, neginf=low)
+        scaled = np.clip(np.rint((filled - low) * gain), 0, 255).astype(np.uint8)
+        gray.paste(Image.fromarray(scaled), (0, top))
+    return gray.convert("RGB")

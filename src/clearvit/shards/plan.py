@@ -28,7 +28,7 @@ class Plan:
     batch: int
     shard: int
     names: tuple[str, ...]
-    listing: str  # hash of the names and sizes of the files
+    listing: str  # hash of the names and contents of the files
 
     @property
     def shards(self) -> int:

@@ -56,11 +56,16 @@ def write_report(diagnoses: Sequence[Diagnosis], path: Path) -> Path:
     """
     if not diagnoses:
         raise ModelError("there is nothing to report; give at least one diagnosis.")
-    is_page = path.suffix.lower() in (".html", ".htm") and not path.is_dir()
-    target = path if is_page else path / "report.html"
+    target = report_file(path)
     replace_json(target.with_suffix(".json"), report_json(diagnoses))
     title, sections = report_sections(diagnoses)
     return write_page(target, title, sections, subtitle=_subtitle(diagnoses))
+
+
+def report_file(path: Path) -> Path:
+    """Name the page of a report: the path itself if it ends in .html, else a file in it."""
+    is_page = path.suffix.lower() in (".html", ".htm") and not path.is_dir()
+    return path if is_page else path / "report.html"
 
 
 def report_json(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
