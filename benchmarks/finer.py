@@ -1,6 +1,6 @@
 """Finer and cleaner tokens at equal passes: views, projection and smoothing beside their controls.
 
-    python benchmarks/finer.py MODEL --size 224 --work WORK [--train N] [--test N] [--rows …]
+    python benchmarks/finer.py MODEL --size 224 --work WORK [--train N] [--passes …] [--skip …]
     python benchmarks/finer.py --page        # docs/results/finer.md from benchmarks/results/*.json
 
 Linear probe and kNN on PASCAL VOC from 20, 60 and all labelled images (mean IoU and boundary IoU of
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import time
 from functools import partial
 from pathlib import Path
@@ -94,8 +95,9 @@ def main() -> None:
     for also in options.also:
         name, _, model = also.partition("=")
         rows.append(Recipe(name, model=model))
-    if options.rows:
-        rows = [row for row in rows if any(word in row.name for word in options.rows)]
+    rows = [row for row in rows if row.passes in (1, *options.passes)]
+    if options.skip:
+        rows = [row for row in rows if not any(word in row.name for word in options.skip)]
     tasks = {"segmentation": segmentation, "depth": depth, "discovery": discovery}
     found: dict[str, Any] = {}
     for name in options.tasks:
@@ -107,11 +109,20 @@ def main() -> None:
         "positional": directions,
         "date": time.strftime("%Y-%m-%d"),
         "torch": torch.__version__,
-        "command": f"python benchmarks/finer.py {options.model} --size {options.size}",
+        "command": command(options),
         "tasks": found,
     }
     OUT.mkdir(exist_ok=True)
     write_json(OUT / f"finer-{Path(options.model).name}-{options.size}.json", content)
+
+
+def command(options: argparse.Namespace) -> str:
+    """The command that makes this table again, without paths of the machine it ran on."""
+    line = ["python", "benchmarks/finer.py", options.model, "--size", str(options.size)]
+    for name in ("passes", "skip", "labelled"):
+        line += [f"--{name}", *map(str, getattr(options, name) or [])]
+    also = [one.partition("=")[0] + "=dir:PATH" for one in options.also]
+    return shlex.join([*line, *(["--also", *also] if also else [])])
 
 
 def parsed() -> argparse.Namespace:
@@ -124,7 +135,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--train", type=int, default=200)
     parser.add_argument("--test", type=int, default=150)
-    parser.add_argument("--rows", nargs="*", help="only rows whose name contains one of these")
+    parser.add_argument("--skip", nargs="*", help="leave out rows whose name contains one of these")
+    parser.add_argument("--passes", type=int, nargs="*", default=[4, 10, 20], help="and 1")
     parser.add_argument("--tasks", nargs="+", default=["segmentation", "depth", "discovery"])
     parser.add_argument("--labelled", type=int, nargs="*", default=[20, 60], help="and all")
     parser.add_argument(

@@ -68,8 +68,8 @@ def positional(report: dict[str, Any]) -> str:
     gain = [100 * report["gain"][key] for key in ("mean", "low", "high")]
     return (
         f"Chosen without labels on {report['images']} photos: **{report['directions']} directions"
-        f" of position** (crop patches found by directions removed: {tried}; each half of the photos"
-        f" checked what the other chose: {interval(gain)} points)."
+        f" of position** (crop patches found by directions removed: {tried}; each half of the"
+        f" photos checked what the other chose: {interval(gain)} points)."
     )
 
 

@@ -155,6 +155,7 @@ def test_a_denoised_backbone_is_saved_with_its_views(backbone, tmp_path):
     fine = cv.cure(backbone, method="denoise", views=4, out=tmp_path / "fine")
     again = cv.load(f"dir:{tmp_path / 'fine'}")
     assert isinstance(again, DenoisedBackbone) and again.config == fine.config
+    assert again.name == f"dir:{tmp_path / 'fine'}"  # as it stands in the next command
     pixels = torch.randn(1, 3, 64, 40)
     assert torch.allclose(again.tokens(pixels).patches, fine.tokens(pixels).patches, atol=1e-6)
     marker = tmp_path / "fine" / "denoised.json"

@@ -127,4 +127,6 @@ def load_denoised(path: str | Path, positions: PositionRule | None = None) -> De
         raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
     check_content(content, RULES, where=str(folder / MARKER), error=ModelError)
     config = DenoiseConfig(**content["views"])
-    return DenoisedBackbone(load_saved(folder, positions), config)
+    denoised = DenoisedBackbone(load_saved(folder, positions), config)
+    denoised.name = f"dir:{folder}"
+    return denoised
