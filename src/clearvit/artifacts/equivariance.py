@@ -91,7 +91,8 @@ def _distances(backbone: Backbone, pixels: Tensor, size: Size, step: int) -> Ten
     base = F.normalize(backbone.forward(first).map.float(), dim=1)
     moved = F.normalize(backbone.forward(second).map.float(), dim=1)
     mirrored = F.normalize(backbone.forward(first.flip(3)).map.float(), dim=1).flip(3)
-    shift = 1 - (base[:, :, step:, step:] * moved[:, :, :-step, :-step]).sum(1).mean((1, 2))
+    cells = step * backbone.scale
+    shift = 1 - (base[:, :, cells:, cells:] * moved[:, :, :-cells, :-cells]).sum(1).mean((1, 2))
     flip = 1 - (base * mirrored).sum(1).mean((1, 2))
     flat = base.flatten(2)
     count = flat.shape[2]

@@ -147,8 +147,13 @@ class Backbone(ABC):
         )
 
     def grid_of(self, size: Size) -> Size:
-        """Return the grid (H, W) of tokens that an image of (height, width) pixels has."""
-        return size[0] // self.patch[0], size[1] // self.patch[1]
+        """Return the grid (H, W) of the final tokens of an image of (height, width) pixels."""
+        return self.scale * (size[0] // self.patch[0]), self.scale * (size[1] // self.patch[1])
+
+    @property
+    def scale(self) -> int:
+        """How many times finer than one cell per patch the final grid is."""
+        return 1
 
     def _fit_pixels(self, pixels: Tensor, size: Size | None) -> Tensor:
         if pixels.ndim == 3:

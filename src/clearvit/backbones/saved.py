@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from clearvit.backbones.blueprint import Blueprint, build_with, load_exactly
 from clearvit.backbones.clip_heads import STD, DenseClip, dense_clip
 from clearvit.backbones.neurons import NeuronBackbone
-from clearvit.backbones.output import OutputSteps
+from clearvit.backbones.output import FINE_HEAD, FINE_RULE, OutputSteps, load_head
 from clearvit.backbones.positions import RULES as POSITION_RULES
 from clearvit.backbones.positions import check_rule
 from clearvit.backbones.preprocessing import RULE as PREPROCESSING_RULE
@@ -60,10 +60,11 @@ RULES: dict[str, Rule] = {  # of OWN_CONFIG; the blueprint checks its own argume
     "neurons": mapping_of(list_of(whole(0, 1 << 20), 0, 1 << 20), 512),
     "spare_class": flag,
     "output": table(_STEPS),
+    "fine": FINE_RULE,
     "head": one_of(*choices_of(ClipHead)),
     "std": number(1e-6, 1e6),
 }
-OPTIONAL = ("source", "neurons", "spare_class", "output", "head", "std")
+OPTIONAL = ("source", "neurons", "spare_class", "output", "fine", "head", "std")
 
 # Backbones of packages above: the file that marks them, and the function that loads them. Names,
 # not imports: this package imports none of those.
@@ -71,7 +72,7 @@ MARKED = {
     "pruned.json": "clearvit.pruning.pruned_files:load_pruned",
     "denoised.json": "clearvit.views.denoised:load_denoised",
 }
-MODEL_FILES = (WEIGHTS, TIMM_CONFIG, OWN_CONFIG, *MARKED)
+MODEL_FILES = (WEIGHTS, TIMM_CONFIG, OWN_CONFIG, FINE_HEAD, *MARKED)
 
 
 def save(backbone: VitBackbone, out: str | Path, *, kind: str = "model") -> Path:
@@ -83,6 +84,7 @@ def save(backbone: VitBackbone, out: str | Path, *, kind: str = "model") -> Path
     A `NeuronBackbone`, or a backbone with steps after the final norm, gets no timm configuration:
     timm runs the network but not the edit, so it would load silently and give other tokens. A
     `DenseClip` is saved as its plain network: clearvit puts the head back on, timm has plain CLIP.
+    A head for fine tokens lies in a file of its own; timm loads the network without it.
 
     Args:
         backbone: What to save.
@@ -113,6 +115,10 @@ def save(backbone: VitBackbone, out: str | Path, *, kind: str = "model") -> Path
     else:
         write_json(folder / TIMM_CONFIG, _timm_config(plain, blueprint))
     config = _own_config(plain, blueprint)
+    if plain.fine is None:
+        (folder / FINE_HEAD).unlink(missing_ok=True)  # of a model saved there before
+    else:
+        config["fine"] = plain.fine.save(folder)
     if isinstance(backbone, DenseClip):
         config |= {"head": backbone.head, "std": backbone.std}
     write_json(folder / OWN_CONFIG, config)
@@ -152,6 +158,8 @@ def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBa
         backbone = NeuronBackbone(backbone, neurons, spare_class=config.get("spare_class", True))
     if "output" in config:
         backbone.output = OutputSteps(**config["output"])
+    if "fine" in config:
+        backbone.fine = load_head(folder, config["fine"], backbone.width)
     if "head" not in config:
         return backbone
     return dense_clip(backbone, config["head"], std=config.get("std", STD))

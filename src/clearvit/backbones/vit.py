@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from typing_extensions import Self
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.blueprint import Blueprint
 from clearvit.backbones.capture import capturing, check_kinds, per_block
 from clearvit.backbones.guarded_timm import Eva, VisionTransformer
-from clearvit.backbones.output import OutputSteps
+from clearvit.backbones.output import FineHead, OutputSteps
 from clearvit.backbones.positions import resample_positions
 from clearvit.backbones.preprocessing import Preprocessing
 from clearvit.backbones.tokens import PerBlock, Tokens, split_prefix
@@ -39,11 +40,13 @@ class VitBackbone(Backbone):
         positions: How position embeddings are resized away from the native grid.
         blueprint: How to build the network again, for saving it.
         output: Linear steps after the final norm, such as a projection; None for none.
+        fine: Head that gives the final patches on a finer grid, after those steps; None for none.
         grad_checkpointing: Recompute activations in the backward pass to save memory.
     """
 
     grad_checkpointing = False
     output: OutputSteps | None = None
+    fine: FineHead | None = None
     network: Any  # timm's VisionTransformer or Eva; nn.Module does not know their attributes
 
     def __init__(
@@ -87,12 +90,30 @@ class VitBackbone(Backbone):
         return replace(final, **extra, **per_block(seen, self.depth))
 
     def finish(self, tokens: Tokens) -> Tokens:
-        """Take the linear steps that follow the final norm, if there are any."""
-        if self.output is None or not tokens.normed:
+        """Take the steps after the final norm, if there are any: `output`, then the head."""
+        if not tokens.normed:
             return tokens
-        plain = copy.copy(self)
-        plain.output = None
-        return replace(tokens, patches=self.output.apply(tokens.patches, tokens.grid, plain))
+        if self.output is not None:
+            patches = self.output.apply(tokens.patches, tokens.grid, self.without_steps())
+            tokens = replace(tokens, patches=patches)
+        return tokens if self.fine is None else self.fine.refine(tokens)
+
+    def without_steps(self) -> Self:
+        """Return the same backbone with nothing after the final norm."""
+        other = copy.copy(self)
+        other.output = other.fine = None
+        return other
+
+    @property
+    def scale(self) -> int:
+        """How many times finer than one cell per patch the final grid is."""
+        return 1 if self.fine is None else self.fine.scale
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the weights to a device; returns the backbone itself."""
+        if self.fine is not None:
+            self.fine.to(device)
+        return super().to(device)
 
     def run_block(self, index: int, x: Tensor, rope: Tensor | None) -> Tensor:
         """Pass (B, T, C) through one block."""
@@ -142,7 +163,7 @@ class VitBackbone(Backbone):
         return split_prefix(x, self.prefix_names, grid, normed=norm)
 
     def _project(self, pixels: Tensor) -> Tensor:
-        tokens = self.forward(pixels)
+        tokens = self.without_steps().forward(pixels)  # the network's own head takes its own tokens
         return self.network.forward_head(torch.cat([tokens.prefix, tokens.patches], 1))  # type: ignore[no-any-return]
 
     def around(self, network: nn.Module, blueprint: Blueprint | None) -> VitBackbone:
@@ -165,7 +186,8 @@ class VitBackbone(Backbone):
 
     def _settings(self) -> tuple[object, ...]:
         steps = () if self.output is None else self.output.settings()
-        return (*super()._settings(), self.positions, self.prefix_names, *steps)
+        head = () if self.fine is None else self.fine.settings()
+        return (*super()._settings(), self.positions, self.prefix_names, *steps, *head)
 
 
 def is_vit(network: nn.Module) -> bool:

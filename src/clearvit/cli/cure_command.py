@@ -29,7 +29,9 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
 
     Example: `clearvit cure demo photos/ --out instant/ --method instant`
 
-    Example: `clearvit cure demo photos/ --out fine/ --method denoise --views 4`
+    Example: `clearvit cure demo photos/ --out views/ --method denoise --views 4`
+
+    Example: `clearvit cure demo photos/ --out fine/ --method fine`
     """
     from clearvit.backbones.vit import VitBackbone
     from clearvit.cures.cure import cure

@@ -1,3 +1,4 @@
+from .fine_head import FineReport
 from .official import import_official
 from .positional import OutputReport, positional_basis
 from .registers import with_registers
@@ -7,6 +8,7 @@ from .test_time import Neuron, RegisterNeurons, find_neurons, with_neurons
 __all__ = [
     "CureReport",
     "EpochResult",
+    "FineReport",
     "Neuron",
     "OutputReport",
     "RegisterNeurons",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from clearvit.options import Options, Precision, Size, option, size_option
 from clearvit.views.config import FRACTION, SAMPLER_HELP, Sampler
 
-Method = Literal["distill", "test-time", "positional", "instant", "denoise"]
+Method = Literal["distill", "test-time", "positional", "instant", "denoise", "fine"]
 Preset = Literal["ph-reg", "ph-reg-clip"]
 Features = Literal["auto", "tokens", "text"]
 RegisterInit = Literal["mean-patch", "normal"]
@@ -71,10 +71,18 @@ class CureConfig(Options):
         "distill",
         "How to cure: 'distill' trains. Without training, 'test-time' moves register neurons,"
         " 'positional' removes directions of position, 'instant' may smooth too, and 'denoise'"
-        " averages views.",
+        " averages views; 'fine' leaves the model as it is and adds the head of --scale 2.",
     )
     preset: Preset | None = option(
         None, "Train exactly as PH-Reg was published, for DINOv2 or for CLIP.", shown="none"
+    )
+    scale: int | None = option(
+        None,
+        "How many times finer the tokens become: 2 also fits a small head that gives them in one"
+        " forward pass, after the cure.",
+        minimum=1,
+        maximum=16,
+        shown="2 with method 'fine', else 1",
     )
     size: int | Size | None = size_option()
     features: Features = option(

@@ -17,6 +17,7 @@ from clearvit.backbones.sources.runtime import RuntimeBackbone
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
 from clearvit.cures.distill import RUN, distill, make_student
+from clearvit.cures.fine_head import add_fine_head, check_curable, wants_fine_head
 from clearvit.cures.forecast import doubts, forecast
 from clearvit.cures.registers import registers_for
 from clearvit.cures.results.cure_report import FILES as RESULT_FILES
@@ -64,7 +65,10 @@ def cure(
     moves the activations behind high-norm tokens to one extra token, without training. "positional"
     removes the directions in which tokens of noise images vary with their position; how many is
     chosen on the images, and none if that does not help. "instant" does the same and may also
-    average each token with its neighbors. "denoise" averages views in every forward pass.
+    average each token with its neighbors. "denoise" averages views in every forward pass. "fine"
+    leaves the network as it is. `scale=2` ends each of them with a small head, fitted to the
+    images, that gives the tokens on a grid twice as fine in the same forward pass; where it is no
+    better than upsampling, there is none.
 
     Args:
         backbone: A ViT; for "denoise" any backbone.
@@ -77,21 +81,29 @@ def cure(
 
     Returns:
         A backbone whose `report` is a `CureReport` ("distill"), a `RegisterNeurons` ("test-time"),
-        an `OutputReport` ("positional", "instant") or None ("denoise").
+        an `OutputReport` ("positional", "instant") or None ("denoise"); a `FineReport` with
+        scale=2.
     """
     if config.method == "denoise":
         denoising = DenoiseConfig(
-            views=config.views, sampler=config.sampler, fraction=config.fraction
+            views=config.views,
+            scale=config.scale or 1,
+            sampler=config.sampler,
+            fraction=config.fraction,
         )
         denoised = DenoisedBackbone(backbone, denoising)
         if out is not None:
             denoised.save(out, kind="cure")
         return denoised
     vit = _check_kind(backbone, config)
-    if config.method != "distill":
-        return _cure_without_training(vit, images, out, config, progress)
+    fine = wants_fine_head(config)
+    check_curable(vit, config, fine=fine)
     with output_directory(out) as folder:
-        return _cure_by_training(vit, images, folder, config, progress)
+        if config.method == "distill":
+            vit = _cure_by_training(vit, images, folder, config, progress)
+        elif config.method != "fine":
+            vit = _cure_without_training(vit, images, out, config, progress)
+        return add_fine_head(vit, images, folder, config, progress) if fine else vit
 
 
 def _check_kind(backbone: Backbone, config: CureConfig) -> VitBackbone:
@@ -111,7 +123,7 @@ def _check_kind(backbone: Backbone, config: CureConfig) -> VitBackbone:
         )
     if hasattr(backbone, "dense"):
         raise ModelError(f"'{name}' is pruned. Cure the dense model first, and prune the result.")
-    edits = config.method in ("positional", "instant")  # after the final norm, whatever is before
+    edits = config.method in ("positional", "instant", "fine")  # after the final norm only
     if isinstance(backbone, NeuronBackbone) and not edits:
         raise ModelError(f"'{name}' has test-time registers. Cure the model that it was made of.")
     return backbone

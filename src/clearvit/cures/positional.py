@@ -115,6 +115,11 @@ def edit_output(
             f"'{backbone.name}' gives patches in the text space, after the final norm. Edit the"
             " CLIP model itself."
         )
+    if backbone.fine is not None:
+        raise ModelError(
+            f"'{backbone.name}' has a head for fine tokens, trained on the tokens it has now."
+            " Remove position from the model it was made of."
+        )
     plain = with_output(backbone, None)
     sources = find_images(images) if not _is_empty(images) else []
     if smoothing and not sources:

@@ -33,6 +33,7 @@ class Graph(nn.Module):
         self.backbone, self.outputs = fix_positions(backbone, facts.size), facts.outputs
         self.network = backbone.network  # registered here, so that weights are known as such
         self.predictors = getattr(backbone, "predictors", None)
+        self.fine = backbone.fine
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Run normalized pixels (B, 3, height, width)."""
@@ -73,7 +74,7 @@ def to_float32(backbone: VitBackbone) -> VitBackbone:
     if backbone.device.type == "cpu" and backbone.dtype is torch.float32:
         return backbone
     other = copy.deepcopy(backbone)
-    for part in (other.network, getattr(other, "predictors", None)):
+    for part in (other.network, getattr(other, "predictors", None), other.fine):
         if part is not None:
             part.to("cpu", torch.float32)
     return other

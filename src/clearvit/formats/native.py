@@ -59,6 +59,11 @@ def write_hf(backbone: VitBackbone, out: Path) -> Written:
 
 
 def _refuse_more_than_weights(backbone: VitBackbone) -> None:
+    if backbone.fine is not None:
+        raise ModelError(
+            f"'{backbone.name}' has a head for fine tokens, which these libraries do not run."
+            " Export it to onnx or openvino; plain timm loads what clearvit.save wrote, without it."
+        )
     if type(backbone) is not VitBackbone:
         raise ModelError(
             f"'{backbone.name}' is a {type(backbone).__name__}: what it does beside its network,"

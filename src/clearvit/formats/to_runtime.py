@@ -148,6 +148,7 @@ def _facts(backbone: VitBackbone, format: RuntimeFormat, batch: int | None) -> G
         pruned=dense is not backbone,
         batch=batch,
         macs=macs_of(backbone, size),
+        scale=backbone.scale,
     )
 
 

@@ -122,6 +122,11 @@ def check_prunable(backbone: Backbone) -> VitBackbone:
             f"'{backbone.name}' ({type(backbone.network).__name__}) is a grid-only backbone: it has"
             " no sequence of tokens to prune. Prune a ViT: timm's VisionTransformer or Eva."
         )
+    if backbone.fine is not None:
+        raise ModelError(
+            f"'{backbone.name}' has a head for fine tokens, which was trained on all patches. Prune"
+            " the model it was made of."
+        )
     kind = type(backbone)
     plain = (VitBackbone.forward, VitBackbone.after_block)
     if (kind.forward, kind.after_block) != plain:

@@ -15,6 +15,7 @@ from torch import Tensor
 from clearvit.artifacts.outliers import outlier_mask
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.tokens import Tokens
+from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ImageError, ModelError, StoreError
 from clearvit.retrieval.config import (
     IndexConfig,
@@ -151,7 +152,7 @@ def extract_each(
     descriptors = _descriptors(backbone, pixels, tokens, spec.descriptor).cpu()
     found = []
     for kind in patch_weights:
-        weights = _weights(backbone, tokens, kind)
+        weights = _on_grid(_weights(backbone, tokens, kind), tokens)
         keep = None
         if kind == "without-artifacts" and flags is not None:
             weights, keep = remove_artifacts(weights, flags), ~flags
@@ -193,7 +194,21 @@ def _tokens(
     normed = network.norm(torch.cat([raw.prefix, raw.patches], 1))
     prefix = raw.prefix.shape[1]
     parts = {"prefix": normed[:, :prefix], "patches": normed[:, prefix:], "normed": True}
-    return dataclasses.replace(raw, **parts), outlier_mask(raw.norms)
+    normed_tokens = dataclasses.replace(raw, **parts)
+    finished = normed_tokens
+    if isinstance(backbone, VitBackbone):
+        finished = backbone.finish(normed_tokens)
+    return finished, _on_grid(outlier_mask(raw.norms), finished)
+
+
+def _on_grid(values: Tensor, tokens: Tokens) -> Tensor:
+    """Repeat values of whole patches (B, N) for the cells of a finer grid; sums stay."""
+    scale, (height, width) = tokens.scale, tokens.grid
+    if values.shape[1] == height * width:
+        return values
+    maps = values.unflatten(1, (height // scale, width // scale))
+    cells: Tensor = maps.repeat_interleave(scale, 1).repeat_interleave(scale, 2).flatten(1)
+    return cells if cells.dtype is torch.bool else cells / scale**2
 
 
 def _weights(backbone: Backbone, tokens: Tokens, kind: ResolvedWeights) -> Tensor:

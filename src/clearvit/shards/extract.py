@@ -98,6 +98,12 @@ def save_tokens(
 def make_plan(backbone: Backbone, images: Sequence[ImageSource], config: TokenConfig) -> Plan:
     """Decide everything that the bytes of the shards depend on."""
     layers: tuple[int, ...] = ()
+    inner = bool(config.layers) or not config.norm
+    if inner and backbone.scale > 1 and isinstance(backbone, VitBackbone):
+        raise StoreError(
+            f"'{backbone.name}' gives its final tokens on a fine grid, and blocks or tokens before"
+            " the final norm on its own. Save those from the model without its head."
+        )
     if config.layers:
         if not isinstance(backbone, VitBackbone):
             raise StoreError(f"'{backbone.name}' has no blocks to choose layers from.")
@@ -208,8 +214,7 @@ def _write_index(out: Path, plan: Plan, backbone: Backbone) -> None:
     grid = backbone.grid_of(plan.size)
     content = plan.to_json()
     del content["names"], content["listing"]
-    scale = backbone.grid_of(plan.size)[0] // (plan.size[0] // backbone.patch[0])
-    content |= {"grid": list(grid), "scale": scale, "width": backbone.width}
+    content |= {"grid": list(grid), "scale": backbone.scale, "width": backbone.width}
     content["depth"], content["prefix_names"] = backbone.depth, list(backbone.prefix_names)
     write_json(out / INDEX, {**content, "format": FORMAT, "images": rows, "skipped": skipped})
 

@@ -52,6 +52,10 @@ def views_for(
     backbone: Backbone, pixels: Tensor, config: DenoiseConfig, views: int | Views | None = None
 ) -> Views:
     """Choose the views for images of this size, and check before any pass that they suffice."""
+    if backbone.scale > 1:
+        raise ModelError(
+            f"'{backbone.name}' gives a fine grid already. Take views of the model it was made of."
+        )
     grid = backbone.grid_of((pixels.shape[2], pixels.shape[3]))
     if min(grid) < 2:
         raise ModelError(f"an image of {grid[0]} x {grid[1]} patches is too small for views.")

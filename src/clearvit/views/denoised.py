@@ -15,7 +15,7 @@ from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.files import read_json, write_json
-from clearvit.options import PositionRule, Size, choices_of
+from clearvit.options import PositionRule, choices_of
 from clearvit.schema import (
     Rule,
     check_content,
@@ -82,10 +82,10 @@ class DenoisedBackbone(Backbone):
         ]
         return Tokens.concatenate(parts)
 
-    def grid_of(self, size: Size) -> Size:
-        """The grid of an image of (height, width) pixels: finer than the model's own by `scale`."""
-        height, width = self.inner.grid_of(size)
-        return height * self.config.scale, width * self.config.scale
+    @property
+    def scale(self) -> int:
+        """How many times finer than the model's own the grid is."""
+        return self.config.scale
 
     def save(self, out: str | Path, *, kind: str = "model") -> Path:
         """Write the model and how its views are taken; `clearvit.load("dir:OUT")` restores both.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -209,7 +210,9 @@ def _attention_panel(seen: Seen, index: int) -> Panel:
     """Draw where a prefix token looks, as multiples of an even share over all tokens."""
     row = seen.attention[index]
     prefix = len(seen.kinds)
-    values = (row[prefix:] * len(row)).view(seen.map.shape[1:]).numpy()
+    scale = math.isqrt(seen.map[0].numel() // len(row[prefix:]))  # of the map, not of attention
+    grid = (seen.map.shape[1] // scale, seen.map.shape[2] // scale)
+    values = (row[prefix:] * len(row)).view(grid).numpy()
     kind, (low, high) = seen.kinds[index], shared_limits([values], low=0.0, top=0.995)
     number = f" {index - seen.kinds.index(kind) + 1}" if seen.kinds.count(kind) > 1 else ""
     return Panel(
@@ -232,7 +235,8 @@ def _chunks(row: list[Panel]) -> list[list[Panel]]:
 
 
 def _caption(backbone: Backbone, seen: Seen) -> str:
-    height, width = (n * p for n, p in zip(seen.map.shape[1:], backbone.patch, strict=True))
+    cells = zip(seen.map.shape[1:], backbone.patch, strict=True)
+    height, width = (n // backbone.scale * p for n, p in cells)
     text = f"{backbone.name} at {height} {TIMES} {width} px. Token colors are shared by all images"
     return text + ("; norms are taken before the final norm." if seen.norms else ".")
 
@@ -261,8 +265,9 @@ def _run(backbone: Backbone, pixels: Tensor, blocks: Sequence[int] | None) -> _R
     except ModelError:  # blocks without plain attention: their tokens can still be shown
         tokens = backbone.tokens(pixels, layers=layers, norm=False, batch=BATCH)
     with torch.no_grad():  # the norm works token by token, so it may come afterwards
-        final = backbone.network.norm(tokens.patches)
-    maps = final.float().cpu().transpose(1, 2).unflatten(2, tokens.grid)
+        normed = replace(tokens, patches=backbone.network.norm(tokens.patches), normed=True)
+        final = backbone.finish(normed)
+    maps = final.map.float().cpu()
     norms = {
         block: tokens.layers[block].patches.float().norm(dim=-1).unflatten(1, tokens.grid).cpu()
         for block in shown

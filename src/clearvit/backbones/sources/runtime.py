@@ -68,9 +68,10 @@ RULES: dict[str, Rule] = {  # of CONFIG
     "batch": either(nothing, whole(1, 65536)),
     "quantize": either(nothing, one_of("int8")),
     "macs": either(nothing, number(0, 1e18)),
+    "scale": whole(1, 16),
     "settings": table(SETTINGS, optional=SETTINGS),
 }
-OPTIONAL = ("pruned", "batch", "quantize", "macs", "settings")
+OPTIONAL = ("pruned", "batch", "quantize", "macs", "scale", "settings")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -91,6 +92,7 @@ class GraphFacts:
     batch: int | None = None  # images per run; None: any number
     quantize: str | None = None
     macs: float | None = None  # of one image
+    scale: int = 1  # how many times finer than one cell per patch the grid is
     settings: Mapping[str, str] = field(default_factory=dict)  # the library needs to be right
 
     @property
@@ -152,14 +154,19 @@ class RuntimeBackbone(Backbone):
             )
         self._check_size((pixels.shape[2], pixels.shape[3]))
         whole = self._run(pixels.detach().cpu().float())
-        grid = (self.facts.size[0] // self.patch[0], self.facts.size[1] // self.patch[1])
         return Tokens(
             patches=whole[PATCHES],
             prefix=whole.get(PREFIX, torch.empty(len(pixels), 0, self.width)),
-            grid=grid,
+            grid=self.grid_of(self.facts.size),
             prefix_names=self.prefix_names,
+            scale=self.scale,
             kept=whole.get(KEPT),
         )
+
+    @property
+    def scale(self) -> int:
+        """How many times finer than one cell per patch the grid is."""
+        return self.facts.scale
 
     def _run(self, pixels: Tensor) -> dict[str, Tensor]:
         """Run any number of images, as many at a time as the graph takes."""
@@ -178,7 +185,8 @@ class RuntimeBackbone(Backbone):
 
     def _check_shapes(self, whole: Mapping[str, Tensor], images: int) -> None:
         """Refuse a graph that gives something else than the file beside it says."""
-        cells = (self.facts.size[0] // self.patch[0]) * (self.facts.size[1] // self.patch[1])
+        height, width = self.grid_of(self.facts.size)
+        cells = height * width
         wanted: dict[str, tuple[int, ...]] = {
             PATCHES: (images, cells, self.width),
             PREFIX: (images, len(self.prefix_names), self.width),
