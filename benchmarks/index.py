@@ -29,7 +29,8 @@ from torch import Tensor
 
 from clearvit.retrieval.config import IndexConfig
 from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
-from clearvit.retrieval.index.store import Entry, Rows, Store
+from clearvit.retrieval.index.arrow_rows import Entry
+from clearvit.retrieval.index.store import Rows, Store
 from clearvit.retrieval.reranking import Nearest, rerank_nearest
 from data import RESULTS
 

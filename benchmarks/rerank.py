@@ -210,7 +210,8 @@ def timed_queries(images: Images, side: int, rounds: int) -> dict[str, Any]:
     import torch
 
     from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
-    from clearvit.retrieval.index.store import Entry, Store
+    from clearvit.retrieval.index.arrow_rows import Entry
+    from clearvit.retrieval.index.store import Store
 
     cells, width = images.patches.shape[1:]
     channels = images.descriptors.shape[1]

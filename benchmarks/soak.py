@@ -31,7 +31,7 @@ from typing import Any
 PRELOAD = [
     *("clearvit.cures.cure", "clearvit.pruning.prune", "clearvit.pruning.training.train"),
     *("clearvit.retrieval.index.index", "clearvit.formats.export", "clearvit.shards.extract"),
-    *("clearvit.artifacts.report.look", "clearvit.backbones.saved", "lancedb"),
+    *("clearvit.artifacts.report.look", "clearvit.backbones.saved"),  # LanceDB must not be forked
 ]
 IMAGES, ADDED = 24, 6
 CURE: dict[str, Any] = {
@@ -187,7 +187,10 @@ class Soak:
                 process.join()
                 self.kills[verb] += process.exitcode == -signal.SIGKILL
         last = self.start(verb, out)
-        last.join()
+        last.join(600)
+        if last.is_alive():
+            os.kill(last.pid, signal.SIGKILL)
+            last.join()
         self.trials[verb] += 1
         self.judge(verb, place, last.exitcode)
 

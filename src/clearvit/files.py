@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LARGEST_JSON = 1 << 28  # bytes; the list of ten million images has fewer
 MADE_BY = "clearvit"  # the mark in files that a user may name
 PART = re.compile(r"\..*\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d{1,10})-[0-9a-f]{8}\.part", re.DOTALL)
+LONGEST_NAME = 255  # bytes, on nearly every disk
 PART_SECONDS = 86400.0  # after which a temporary file of another machine is a leftover
 
 
@@ -98,7 +99,9 @@ def check_replaceable(path: Path) -> None:
 def check_place(path: Path) -> None:
     """Refuse, before any work, a place where nothing can be written; nothing is made there."""
     try:
-        existing = next(p for p in [path, *path.absolute().parents] if os.path.lexists(p))
+        if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        existing = next(p for p in [path, *path.absolute().parents] if _is_there(p))
         if existing != path and not existing.is_dir():
             raise StoreError(f"'{existing}' is no directory. Choose another --out.")
         target = existing if existing.is_dir() else existing.parent
@@ -108,6 +111,15 @@ def check_place(path: Path) -> None:
     except (OSError, ValueError) as error:
         reason = why_not_written(error)
         raise StoreError(f"'{path}' cannot be written: {reason}. Choose another --out.") from error
+
+
+def _is_there(path: Path) -> bool:
+    """Tell whether a path leads to anything; a name that is too long is an error, not absent."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _is_ours(path: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -23,6 +24,9 @@ Precision = Literal["auto", "no", "bf16"]
 DepthUnit = Literal["millimeters", "meters"]
 PositionRule = Literal["bicubic-antialias", "bicubic", "bicubic-offset", "bilinear-antialias"]
 ClipHead = Literal["clip", "maskclip", "naclip", "sclip", "clearclip"]
+
+LARGEST = 2**31 - 1  # of any number without a limit of its own
+LARGEST_SIDE = 16384  # pixels of an image that enters a network
 
 C = TypeVar("C", bound="Options")
 R = TypeVar("R")
@@ -107,7 +111,8 @@ def option(
 def size_option(panel: str = "Options") -> Any:
     """Declare the option that most verbs share: the size of the images."""
     help = "Image size in pixels, 518 or 448x672."
-    return option(None, help, panel=panel, minimum=1, shown="the model's own")
+    shown = "the model's own"
+    return option(None, help, panel=panel, minimum=1, maximum=LARGEST_SIDE, shown=shown)
 
 
 def option_types(kind: type) -> dict[str, Any]:
@@ -133,6 +138,8 @@ def check_value(field: dataclasses.Field[Any], hint: Any, value: Any) -> None:
                 f"{field.name} is '{one}'; use {', '.join(known)}.{closest(one, known)}", field.name
             )
         if isinstance(one, (int, float)) and not isinstance(one, bool):
+            if abs(one) > 1e300:  # too long to print
+                one = math.inf if one > 0 else -math.inf
             problem = _out_of_range(one, field.metadata)
             if problem:
                 raise OptionError(f"{field.name} is {one}; give {problem}.", field.name)
@@ -146,8 +153,12 @@ def _takes_text(hint: Any) -> bool:
 
 
 def _out_of_range(value: float, limits: Mapping[str, Any]) -> str:
+    if not math.isfinite(value):
+        return "a finite number"
     low, high = limits.get("minimum"), limits.get("maximum")
     above, below = limits.get("above"), limits.get("below")
+    if high is None and below is None and abs(value) > LARGEST:
+        high = LARGEST
     too_low = (low is not None and not value >= low) or (above is not None and not value > above)
     too_high = (high is not None and value > high) or (below is not None and value >= below)
     if not (too_low or too_high):

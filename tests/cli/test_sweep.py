@@ -5,11 +5,14 @@ import re
 import shlex
 import subprocess
 import sys
+from typing import Literal, get_args, get_origin
 
 import pytest
 import typer
+from PIL import Image
 
 from clearvit.cli import app
+from clearvit.errors import ClearvitError, OptionError
 from clearvit.options import choices_of, option_types
 from tests.cli.test_cli import invoke
 from tests.test_docs import PAGES
@@ -36,6 +39,18 @@ def fields_of(verb):
         for field in dataclasses.fields(config):
             if not field.metadata["hidden"]:
                 yield field, hints[field.name]
+
+
+def numeric(hint):
+    """Tell whether a type takes a number, also in a tuple or beside None."""
+    if get_origin(hint) is Literal:
+        return False
+    return hint in (int, float) or any(numeric(part) for part in get_args(hint))
+
+
+def without_none(hint):
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    return parts[0] if len(parts) == 1 and get_origin(hint) is not tuple else hint
 
 
 def options_of(verb):
@@ -156,3 +171,94 @@ def test_the_import_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+NUMBERS = [
+    (config, field)
+    for config in {config for verb in VERBS for config in COMMANDS[verb].callback.configs}
+    for field in dataclasses.fields(config)
+    if numeric(option_types(config)[field.name])
+]
+"""Every option of every verb that takes a number, hidden ones included."""
+
+
+def test_every_number_has_a_range_and_keeps_it():
+    for config, field in NUMBERS:
+        limits = field.metadata
+        name = f"{config.__name__}.{field.name}"
+        low = limits["minimum"] if limits["minimum"] is not None else limits["above"]
+        assert low is not None, f"{name} has no lower limit"
+        high = limits["maximum"] if limits["maximum"] is not None else limits["below"]
+        for wrong in (
+            low - 1,
+            (2**31 if high is None else high + 1),
+            *(10**20, -(10**20), 10**400, float("nan"), float("inf"), -float("inf")),
+        ):
+            many = option_types(config)[field.name]
+            value = (wrong,) if get_origin(without_none(many)) is tuple else wrong
+            with pytest.raises(OptionError, match=field.name):
+                config.build({field.name: value})
+
+
+RUN = [verb for verb in VERBS if "--device" in options_of(verb)]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """Places where nothing can be written, an image, and no model."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "file").touch()
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "images").mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "images" / "a.png")
+    return folder
+
+
+def line_of(verb, folder):
+    """A command line with all that is required; the model does not exist."""
+    words = verb.split()
+    for parameter in COMMANDS[verb].params:
+        if not parameter.required:
+            continue
+        if parameter.param_type_name == "option":
+            if parameter.name != "out":
+                words += [parameter.opts[0], folder / "images"]
+        elif parameter.name in ("images", "queries", "query", "sources"):
+            words.append(folder / "images" / "a.png")
+        else:
+            words.append(f"dir:{folder / 'no model'}")
+    return [*words, *([folder / "images"] if verb in ("diagnose", "compare") else [])]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if "--out" in options_of(verb)])
+def test_a_place_that_cannot_be_written_is_one_sentence_in_every_verb(hostile, verb):
+    for place in ("file/below", "loop", "loop/below", "x" * 300, "new/" + "y" * 300):
+        done = invoke(*line_of(verb, hostile), "--out", hostile / place)
+        assert isinstance(done.exception, ClearvitError), (place, done.exception, done.output)
+        assert "Choose another" in str(done.exception)
+    assert sorted(path.name for path in hostile.iterdir()) == ["file", "images", "loop"]
+
+
+@pytest.mark.parametrize("verb", RUN)
+def test_a_wrong_device_is_one_sentence_in_every_verb(hostile, tmp_path, verb):
+    if verb in ("search", "explain"):  # which open the index first
+        return
+    words = line_of(verb, hostile)
+    out = ["--out", tmp_path / "out"] if "--out" in options_of(verb) else []
+    done = invoke(*words, *out, "--device", "abc")
+    if verb.startswith("evaluate"):  # which reads its data first
+        assert isinstance(done.exception, ClearvitError), (done.exception, done.output)
+        return
+    assert isinstance(done.exception, OptionError), (done.exception, done.output)
+    assert "auto" in str(done.exception)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_very_long_names_are_one_sentence(hostile, tmp_path, verb):
+    words = [w if "no model" not in str(w) else "z" * 5000 for w in line_of(verb, hostile)]
+    out = ["--out", tmp_path / "out"] if "--out" in options_of(verb) else []
+    if verb == "demo":  # whose model is an option
+        return
+    done = invoke(*words, *out)
+    assert isinstance(done.exception, (ClearvitError, SystemExit)), done.exception
+    assert done.exit_code in (1, 2) and len(str(done.exception)) < 12_000

@@ -33,7 +33,7 @@ class DiagnoseConfig(Options):
         "Repeat the experiments of 'Vision Transformers Need Registers' with linear probes.",
         panel="Method",
     )
-    seed: int = option(0, "Seed of the bootstrap behind the intervals.", panel="Method")
+    seed: int = option(0, "Seed of the bootstrap behind the intervals.", panel="Method", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -47,5 +47,6 @@ class LookConfig(Options):
         (),
         "Blocks whose token norms to draw, counted from 0; -1 is the last.",
         panel="Input",
+        minimum=-512,
         shown="five, mostly late ones",
     )

@@ -45,7 +45,11 @@ def load(
     if isinstance(name, Backbone):
         backbone = name
     else:
-        backbone = _from_source(name, rule)
+        try:
+            backbone = _from_source(name, rule)
+        except OSError as error:
+            reason = str(error.strerror or error).lower()
+            raise ModelError(f"{shorten(name)} cannot be loaded: {reason}.") from error
         check_finite(backbone.network, backbone.name)
     if size is not None:
         backbone = backbone.resized(size)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clearvit.cli.console import note_once
 from clearvit.options import Options, PositionRule, option
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Run(Options):
         "auto", "Device of the network: auto, cpu, cuda, cuda:1, mps.", panel="Run"
     )
     threads: int | None = option(
-        None, "CPU threads of the network.", panel="Run", minimum=1, shown="all cores"
+        None, "CPU threads of the network.", panel="Run", minimum=1, maximum=1024, shown="all cores"
     )
     positions: PositionRule | None = option(
         None,
@@ -51,7 +52,9 @@ class Run(Options):
         """Load a backbone as these options say."""
         from clearvit.backbones.load import load
 
-        return load(model, size=size, positions=self.positions, device=self.device)
+        loaded = load(model, size=size, positions=self.positions, device=self.device)
+        note_once(f"device: {loaded.device}")
+        return loaded
 
 
 @dataclass(frozen=True)

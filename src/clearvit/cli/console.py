@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import warnings
@@ -46,6 +47,12 @@ def prepare(threads: int | None) -> None:
 def note(text: str) -> None:
     """Print a line on the error stream; control characters are escaped."""
     errors.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+@functools.lru_cache(maxsize=8)
+def note_once(text: str) -> None:
+    """Print a line on the error stream, however often it is said."""
+    note(text)
 
 
 def show(text: object) -> None:

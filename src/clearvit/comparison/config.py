@@ -60,7 +60,7 @@ class CompareConfig(Options):
         panel="Measures",
     )
     batch: int = option(4, "Images per forward pass.", panel="Run", minimum=1)
-    seed: int = option(0, "Seed of views and resampling.", panel="Run")
+    seed: int = option(0, "Seed of views and resampling.", panel="Run", minimum=0)
     cache: str | Path | None = option(
         None, "Folder that keeps the reference average for the next run.", hidden=True
     )

@@ -91,7 +91,7 @@ class CureConfig(Options):
         " takes the latter for models with a text tower.",
     )
     layer: int | None = option(
-        None, "Clean the tokens of this block, counted from 0.", shown="the last"
+        None, "Clean the tokens of this block, counted from 0.", minimum=-512, shown="the last"
     )
 
     views: int = option(
@@ -131,6 +131,7 @@ class CureConfig(Options):
         "Register tokens to add.",
         panel=STUDENT,
         minimum=0,
+        maximum=4096,
         shown="16 where the network can hold them",
     )
     register_init: RegisterInit = option(
@@ -248,7 +249,7 @@ class CureConfig(Options):
     grad_checkpointing: bool = option(
         False, "Recompute activations in the backward pass, to save memory.", panel=TRAINING
     )
-    seed: int = option(0, "Seed of views, data order and registers.", panel=TRAINING)
+    seed: int = option(0, "Seed of views, data order and registers.", panel=TRAINING, minimum=0)
 
     keep_anyway: bool = option(
         False, "Write the model even if it is no better on held-out images.", panel=OUTPUT

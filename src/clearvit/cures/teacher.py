@@ -85,7 +85,14 @@ class Teacher:
         resized = self.preprocessing.resize(image, self.size)
         pixels = self.preprocessing.normalize(resized)
         patches, cls = self.clean_tokens(pixels, self.config.seed + number)
-        return Target(resized, patches.half(), cls.half())
+        target = Target(resized, patches.half(), cls.half())
+        if not (target.patches.isfinite().all() and target.cls.isfinite().all()):
+            raise ModelError(
+                f"'{self.backbone.name}' gives tokens up to {float(patches.abs().max()):g}, and"
+                " targets are kept in half precision, up to 65504. Give them a final norm, or clean"
+                " an earlier block with --layer."
+            )
+        return target
 
     def fresh_target(self, image: Image.Image, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Crop an image at random and take new views; returns pixels and clean patches (N, D)."""

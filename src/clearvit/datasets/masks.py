@@ -13,6 +13,7 @@ from clearvit.images import find_images
 MASK_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".gif")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 TEST_NAMES = ("val", "validation", "test", "testing")
+MOST_CLASSES = 4096  # that are counted without a list of their names
 TRAIN_NAMES = ("train", "training")
 MASK_FOLDERS = ("masks", "labels", "annotations", "segmentation", "mask")
 
@@ -168,7 +169,14 @@ def _with_classes(
             source: Sequence[Path] = all_masks or masks
         else:
             source = _read_folders(root, "train").masks
-        names = class_ids.default_names(1 + max(_highest_class(path) for path in source))
+        highest, where = max((_highest_class(path), path) for path in source)
+        if highest >= MOST_CLASSES:
+            raise ImageError(
+                f"the mask '{where}' holds the number {highest}, which would make {highest + 1}"
+                " classes. Masks hold class numbers from 0 and 255 for void; list the classes in"
+                " classes.txt if there are so many."
+            )
+        names = class_ids.default_names(1 + highest)
     return MaskSplit(split, root, images, masks, names, class_ids.plain_ids(len(names)))
 
 

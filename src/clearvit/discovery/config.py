@@ -32,6 +32,7 @@ class DiscoverConfig(Options):
         None,
         "Blocks to read, counted from 0; -1 is the last.",
         panel="Method",
+        minimum=-512,
         shown="the later half for consensus, -1 for lost and tokencut",
     )
     objects: int = option(

@@ -81,7 +81,7 @@ class EvaluateConfig(Options):
         None, "Largest number of test images, taken evenly.", panel=DATA, minimum=1, shown="all"
     )
     batch: int = option(8, "Images per forward pass.", panel="Run", minimum=1)
-    seed: int = option(0, "First seed of samples, probes and resampling.", panel="Run")
+    seed: int = option(0, "First seed of samples, probes and resampling.", panel="Run", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -272,6 +272,8 @@ class ZeroShotSegmentationConfig(ZeroShotConfig):
         None,
         "Probability below which a pixel becomes class 0, the background.",
         panel=METHOD,
+        minimum=0,
+        maximum=1,
         shown="as published for the layout",
     )
     inference: Inference = option(

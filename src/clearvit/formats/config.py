@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clearvit.options import Options, Size, option
+from clearvit.options import LARGEST_SIDE, Options, Size, option
 
 Format = Literal["timm", "hf", "onnx", "openvino"]
 Quantize = Literal["int8"]
@@ -26,6 +26,7 @@ class ExportConfig(Options):
         "Image size of the exported model in pixels, 518 or 448x672.",
         panel="Output",
         minimum=1,
+        maximum=LARGEST_SIDE,
         shown="the model's own",
     )
     batch: int | None = option(
@@ -46,5 +47,6 @@ class ExportConfig(Options):
         "Second image size at which a timm or hf copy is compared, in pixels.",
         panel="Check",
         minimum=1,
+        maximum=LARGEST_SIDE,
         shown="about half the native size",
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clearvit.datasets.splits import MaskSplit
-from clearvit.errors import missing_extra
+from clearvit.errors import ImageError, missing_extra
 from clearvit.probes.features import Features
 from clearvit.probes.metrics import confusion_matrix
 from clearvit.probes.patches import patch_index
@@ -87,4 +87,10 @@ def measure_clusters(features: Features, split: MaskSplit, *, seed: int = 0) -> 
         score_clusters(features.patches([index])[0], features.grid, split.read(index), seed)
         for index in range(len(split))
     ]
-    return np.stack(rows)
+    whole = np.stack(rows)
+    if not whole[:, 1].any():
+        raise ImageError(
+            f"no mask of '{split.name}' has two classes, so there is nothing to cluster; pixels of"
+            " 255 are void."
+        )
+    return whole

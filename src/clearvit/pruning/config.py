@@ -167,7 +167,9 @@ class PruneConfig(Options):
     grad_checkpointing: bool = option(
         False, "Recompute activations in the backward pass, to save memory.", panel=TRAINING
     )
-    seed: int = option(0, "Seed of data order, augmentation and new weights.", panel=TRAINING)
+    seed: int = option(
+        0, "Seed of data order, augmentation and new weights.", panel=TRAINING, minimum=0
+    )
     held_out: float = option(
         0.1,
         "Fraction of the images held out to choose the best epoch; 0 keeps the last epoch.",
@@ -177,36 +179,51 @@ class PruneConfig(Options):
         hidden=True,
     )
     patience: int | None = option(
-        5, "Epochs without a better held-out score before stopping.", panel=TRAINING, hidden=True
+        5,
+        "Epochs without a better held-out score before stopping.",
+        panel=TRAINING,
+        minimum=1,
+        hidden=True,
     )
     lr_batch: int | None = option(
         None,
         "Batch size that `lr` is meant for; it is scaled linearly.",
         panel=TRAINING,
+        minimum=1,
         hidden=True,
     )
-    min_lr: float = option(1e-6, "Last learning rate of a cosine.", panel=TRAINING, hidden=True)
+    min_lr: float = option(
+        1e-6, "Last learning rate of a cosine.", panel=TRAINING, minimum=0, hidden=True
+    )
     backbone_lr_scale: float = option(
-        0.01, "Learning rate of the backbone relative to `lr`.", panel=TRAINING, hidden=True
+        0.01,
+        "Learning rate of the backbone relative to `lr`.",
+        panel=TRAINING,
+        minimum=0,
+        hidden=True,
     )
     freeze_epochs: int | None = option(
         None,
         "Epochs before an unfrozen backbone begins to train; None: the warm-up, or a sixth.",
         panel=TRAINING,
+        minimum=0,
         hidden=True,
     )
     lr_warmup_epochs: int | None = option(
         None,
         "Epochs over which the learning rate rises; None: one after a warm-up, or a sixth.",
         panel=TRAINING,
+        minimum=0,
         hidden=True,
     )
     schedule: Literal["exponential", "cosine"] = option(
         "exponential", "How the learning rate falls.", panel=TRAINING, hidden=True
     )
-    weight_decay: float = option(0.05, "Weight decay of matrices.", panel=TRAINING, hidden=True)
+    weight_decay: float = option(
+        0.05, "Weight decay of matrices.", panel=TRAINING, minimum=0, hidden=True
+    )
     clip_norm: float | None = option(
-        None, "Largest norm of the gradient.", panel=TRAINING, hidden=True
+        None, "Largest norm of the gradient.", panel=TRAINING, above=0, hidden=True
     )
     smoothing: float = option(
         0.1, "Label smoothing.", panel=TRAINING, minimum=0, below=1, hidden=True

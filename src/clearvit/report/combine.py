@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -32,7 +33,7 @@ def find_pages(sources: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for source in sources:
-        if not source.exists():
+        if not os.path.exists(source):  # which is False for any name that cannot exist
             raise StoreError(f"'{source}' does not exist; give directories of finished runs.")
         files = sorted(source.rglob("*.html"), key=_age) if source.is_dir() else [source]
         pages = [page for page in files if is_page(page, GENERATOR)]

@@ -50,12 +50,15 @@ class Matching(Options):
 class SearchConfig(Matching):
     """How to search an index."""
 
-    k: int = option(10, "How many hits to return.", panel="Search", minimum=1, short="-k")
+    k: int = option(
+        10, "How many hits to return.", panel="Search", minimum=1, maximum=100_000, short="-k"
+    )
     rerank: int = option(
         0,
         "How many of the nearest images to compare patch by patch; 0 ranks by descriptors only.",
         panel="Patch-level re-ranking",
         minimum=0,
+        maximum=100_000,
     )
     weight: float | None = option(
         None,

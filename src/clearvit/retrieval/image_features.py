@@ -32,8 +32,18 @@ from clearvit.retrieval.patch_weights import (
     rollout,
     uniform_weights,
 )
+from clearvit.schema import Rule, check_content, list_of, text, whole
 
 FORMAT = 2
+
+
+_PAIR = list_of(whole(1, 65536), 2, 2)
+SPEC_RULES: dict[str, Rule] = {  # of what an index says about itself
+    **dict.fromkeys(("model", "fingerprint", "descriptor", "patch_weights"), text),
+    **dict.fromkeys(("size", "patches", "grid"), _PAIR),
+    **dict.fromkeys(("channels", "width"), whole(1, 1 << 20)),
+    "format": whole(0, 1 << 20),
+}
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,13 @@ class FeatureSpec:
         return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
-    def from_json(text: str) -> FeatureSpec:
+    def from_json(line: str) -> FeatureSpec:
         """Read what `to_json` wrote."""
         try:
-            content: dict[str, Any] = json.loads(text)
+            content: dict[str, Any] = json.loads(line)
             written = content.get("format")
             if written == FORMAT:
+                check_content(content, SPEC_RULES, where="spec", error=StoreError)
                 pairs = {key: tuple(content[key]) for key in ("size", "patches", "grid")}
                 return FeatureSpec(**{**content, **pairs})
         except (ValueError, TypeError, KeyError, AttributeError) as error:

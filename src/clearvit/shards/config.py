@@ -15,7 +15,7 @@ class TokenConfig(Options):
 
     size: int | Size | None = size_option()
     layers: tuple[int, ...] = option(
-        (), "Blocks to keep beside the final tokens, counted from 0; -1 is the last."
+        (), "Blocks to keep beside the final tokens, counted from 0; -1 is the last.", minimum=-512
     )
     norm: bool = option(True, "Apply the final norm, to the kept blocks too.")
     views: int | None = views_option()

@@ -29,7 +29,7 @@ from clearvit.progress import Meter, Progress
 from clearvit.runs import FORMAT
 from clearvit.shards.config import TokenConfig
 from clearvit.shards.plan import INDEX, Plan, claim_tokens
-from clearvit.shards.read import TokenStore, open_tokens, read_header
+from clearvit.shards.read import TokenStore, is_whole, open_tokens, read_header
 from clearvit.views.denoised import with_views
 
 
@@ -81,7 +81,7 @@ def save_tokens(
     advice = "Use float16, a smaller --size or fewer --layers, or another disk."
     check_space(folder, _bytes_needed(backbone, plan), advice)
     claim_tokens(folder, plan, overwrite=config.overwrite)
-    missing = [n for n in range(plan.shards) if not plan.path(folder, n).exists()]
+    missing = [n for n in range(plan.shards) if not is_whole(plan.path(folder, n))]
     meter = Meter(progress, len(plan.names), "tokens")
     meter.advance(len(plan.names) - sum(len(plan.names[plan.members(n)]) for n in missing))
     run = Extraction(backbone, sources, plan, folder, config)

@@ -16,7 +16,30 @@ from clearvit.errors import StoreError
 from clearvit.files import read_json
 from clearvit.images import Skipped
 from clearvit.runs import FORMAT, PLAN
+from clearvit.schema import Rule, check_content, flag, list_of, text, whole
 from clearvit.shards.plan import INDEX
+
+
+def _row(value: Any) -> str:
+    """Expect the name of an image, the number of its shard and the row in it."""
+    right = isinstance(value, list) and len(value) == 3 and isinstance(value[0], str)
+    right = right and all(type(one) is int and 0 <= one < 1 << 40 for one in value[1:])
+    return "" if right else "rows of [name, shard, row] were expected"
+
+
+_PAIR = list_of(whole(1, 1 << 20), 2, 2)
+RULES: dict[str, Rule] = {  # of INDEX
+    "model": text,
+    "fingerprint": text,
+    "norm": flag,
+    "grid": _PAIR,
+    "size": _PAIR,
+    "layers": list_of(whole(0, 511), 0, 512),
+    "depth": whole(0, 512),
+    "prefix_names": list_of(text, 0, 4096),
+    "images": list_of(_row, 0, 1 << 40),
+    "skipped": list_of(list_of(text, 2, 2), 0, 1 << 40),
+}
 
 
 def open_tokens(path: str | Path) -> TokenStore:
@@ -46,6 +69,15 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
+def is_whole(path: Path) -> bool:
+    """Tell whether a shard is there and not cut off; only its header is read."""
+    try:
+        with safe_open(path, framework="pt") as shard:
+            return shard.metadata() is not None
+    except (OSError, SafetensorError):
+        return False
+
+
 class TokenStore(Sequence[Tokens]):
     """Tokens of many images on disk; indexing reads only the images asked for.
 
@@ -61,6 +93,8 @@ class TokenStore(Sequence[Tokens]):
         index = read_json(folder / INDEX)
         if index.get("format") != FORMAT:
             raise StoreError(f"'{folder}' was written by another version of clearvit.")
+        where = str(folder / INDEX)
+        check_content(index, RULES, where=where, error=StoreError, ignore_unknown=True)
         self.folder = folder
         self.model: str = index["model"]
         self.fingerprint: str = index["fingerprint"]
@@ -135,7 +169,15 @@ class TokenStore(Sequence[Tokens]):
                     for key in keys:
                         pieces.setdefault(key, []).append(shard.get_slice(key)[rows])
         back = torch.tensor(order).argsort()
-        return {key: torch.cat(parts)[back] for key, parts in pieces.items()}
+        tensors = {key: torch.cat(parts) for key, parts in pieces.items()}
+        if not {"patches", "prefix"} <= set(tensors) or any(
+            len(tensor) != len(order) for tensor in tensors.values()
+        ):
+            raise StoreError(
+                f"the shards in '{self.folder}' do not hold what {INDEX} says. Make the tokens"
+                " again."
+            )
+        return {key: tensor[back] for key, tensor in tensors.items()}
 
     def __repr__(self) -> str:
         return f"TokenStore('{self.folder}', {len(self)} images, grid {self.grid}, '{self.model}')"

@@ -17,7 +17,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from clearvit.errors import TrainingError
+from clearvit.errors import ImageError, TrainingError
 from clearvit.options import Precision
 from clearvit.precision import autocast, uses_bf16
 from clearvit.progress import Progress
@@ -168,7 +168,7 @@ class _Trainer:
         for start in range(0, len(own), size):
             piece = own[start : start + size]
             last = start + size >= len(own)  # gradients are exchanged once, with the last piece
-            batch = self.task.load_batch(piece, step)  # outside autocast: targets stay as they are
+            batch = self._load(piece, step)  # outside autocast: targets stay as they are
             with nullcontext() if last else accelerator.no_sync(self.module):
                 with autocast(device, half):
                     losses = self.module(batch)
@@ -177,6 +177,17 @@ class _Trainer:
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0.0) + value.detach().float() * weight
         return sums
+
+    def _load(self, images: Sequence[int], step: int) -> Any:
+        """Load images that were readable when the training began; say which if one is not now."""
+        try:
+            return self.task.load_batch(images, step)
+        except ImageError as error:
+            names = ", ".join(self.task.image_names(images)[:8])
+            raise TrainingError(
+                f"an image can no longer be read, one of {names}: {error}. Put it back and run the"
+                " same command to go on."
+            ) from error
 
     def evaluate(self, epoch: int) -> None:
         """Measure the averaged weights after an epoch; keep them if they are the best so far."""

@@ -50,5 +50,5 @@ class DenoiseConfig(Options):
         shown="1 up to scale 2, 0.6 beyond",
     )
     size: int | Size | None = size_option()
-    seed: int = option(0, "Seed of the sampler.")
+    seed: int = option(0, "Seed of the sampler.", minimum=0)
     batch: int = option(16, "Views per forward pass.", minimum=1)

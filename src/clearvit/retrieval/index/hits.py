@@ -14,7 +14,8 @@ from clearvit.files import check_replaceable
 from clearvit.retrieval.config import Matching
 from clearvit.retrieval.explanation import Explanation, explain_pair
 from clearvit.retrieval.image_features import ImageFeatures
-from clearvit.retrieval.index.store import Entry, Store
+from clearvit.retrieval.index.arrow_rows import Entry
+from clearvit.retrieval.index.store import Store
 
 # A pair that was not ranked by its patches is shown with what has a counterpart.
 ILLUSTRATION = Matching(mass="auto")

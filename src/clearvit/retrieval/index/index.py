@@ -94,15 +94,16 @@ class Index:
         """
         sources = find_images(images)
         spec = make_spec(backbone, config)
-        if config.overwrite:
-            Store.drop(out, storage)
-        store = Store.create(out, spec, storage)
+        again = Store.begin_again(out, spec, storage) if config.overwrite else None
+        store = Store.create(out, spec, storage) if again is None else again
         store.check_spec(spec)
         index = Index(store, backbone, config)
         index._write(sources, progress, continuing=True)
-        if config.refresh:
+        if config.refresh or again is not None:
             index._remove_gone(sources)
-        store.compact(keep=timedelta(0), always=True)
+        if again is not None:
+            index.store = again.take_place(storage)
+        index.store.compact(keep=timedelta(0), always=True)
         index._update_ann_index()
         return index
 

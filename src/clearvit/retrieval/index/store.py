@@ -5,10 +5,12 @@ Every write is one commit, so a process that is killed leaves the table as it wa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,37 +19,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from clearvit.errors import StoreError, missing_extra
 from clearvit.files import why_not_written
 from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
+from clearvit.retrieval.index.arrow_rows import (
+    FILTERS,
+    KEY,
+    Entry,
+    table_schema,
+    to_arrow,
+    to_matrix,
+)
 
-TABLE, DECISIONS = "images", "decisions"
-KEY = b"clearvit"
-FILTERS = ("name", "path", "folder", "label", "bytes", "mtime", "width", "height")
+TABLE, NEXT, DECISIONS = "images", "images_next", "decisions"
+ATTEMPTS, PAUSE = 4, 0.05  # to read while another process tidies up; seconds
 FEATURES = ("patches", "weights")
 FRAGMENTS = 64  # of a table that may add up before they are merged
 REFINED = 4  # candidates of an approximate search that are compared exactly, per hit
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What an index knows of a file."""
-
-    name: str  # unique in the index: the path relative to the folder, with "/"
-    path: str  # absolute; empty for an image that was never a file
-    folder: str  # of the name, with "/"; empty at the top
-    label: str  # last part of the folder
-    bytes: int
-    mtime: int  # nanoseconds
-    width: int  # pixels of the original
-    height: int
-
-    def same_file(self, other: Entry) -> bool:
-        """Tell whether size and time of the file are those of another."""
-        return (self.bytes, self.mtime) == (other.bytes, other.mtime)
 
 
 @dataclass(frozen=True)
@@ -69,23 +59,64 @@ class Store:
         self.location = location
 
     @staticmethod
-    def create(location: str | Path, spec: FeatureSpec, storage: Mapping[str, str] | None) -> Store:
+    def create(
+        location: str | Path,
+        spec: FeatureSpec,
+        storage: Mapping[str, str] | None,
+        *,
+        name: str = TABLE,
+    ) -> Store:
         """Begin an index, or open the one that is there."""
         where = os.fspath(location)
         database = _connect(where, storage)
-        if _open_table(database, TABLE, where) is None:
+        if _open_table(database, name, where) is None:
             _check_empty(where)
             with _writing(f"cannot write the index '{where}'"):
-                database.create_table(TABLE, schema=_schema(spec))
-        return Store.open(location, storage)
+                database.create_table(name, schema=table_schema(spec))
+        return Store.open(location, storage, name=name)
 
     @staticmethod
-    def open(location: str | Path, storage: Mapping[str, str] | None) -> Store:
+    def begin_again(
+        location: str | Path, spec: FeatureSpec, storage: Mapping[str, str] | None
+    ) -> Store | None:
+        """Begin a table that will replace the index; readers see the old one until `take_place`.
+
+        What a killed run began with the same options is continued. None if there is no index yet.
+        """
+        where = os.fspath(location)
+        missing = "://" not in where and not os.path.isdir(where)
+        database = None if missing else _connect(where, storage)
+        if database is None or _open_table(database, TABLE, where) is None:
+            return None
+        Store.open(location, storage)  # which refuses a table of others
+        begun = _open_table(database, NEXT, where)
+        text = ((begun.schema.metadata or {}) if begun is not None else {}).get(KEY)
+        if begun is not None and (text is None or FeatureSpec.from_json(text.decode()) != spec):
+            with _writing(f"cannot write the index '{where}'"):
+                database.drop_table(NEXT)
+        return Store.create(location, spec, storage, name=NEXT)
+
+    def take_place(self, storage: Mapping[str, str] | None) -> Store:
+        """Put this table in the place of the index, in one commit; returns the index."""
+        with _writing(f"cannot write the index '{self.location}'"):
+            rows = self._table.search().to_batches()
+            self._database.create_table(
+                TABLE, rows, schema=table_schema(self.spec), mode="overwrite"
+            )
+            for name in (NEXT, DECISIONS):  # decisions were made on the old images
+                if _open_table(self._database, name, self.location) is not None:
+                    self._database.drop_table(name)
+        return Store.open(self.location, storage)
+
+    @staticmethod
+    def open(
+        location: str | Path, storage: Mapping[str, str] | None, *, name: str = TABLE
+    ) -> Store:
         """Open an index."""
         where = os.fspath(location)
         missing = "://" not in where and not os.path.isdir(where)  # connecting would make it
         database = None if missing else _connect(where, storage)
-        table = None if missing else _open_table(database, TABLE, where)
+        table = None if missing else _open_table(database, name, where)
         if table is None:
             raise StoreError(
                 f"there is no index in '{where}'. Build one: clearvit index MODEL FOLDER --out"
@@ -95,15 +126,6 @@ class Store:
         if text is None:
             raise StoreError(f"the table in '{where}' was not made by clearvit.")
         return Store(database, table, FeatureSpec.from_json(text.decode()), where)
-
-    @staticmethod
-    def drop(location: str | Path, storage: Mapping[str, str] | None) -> None:
-        """Delete an index, and nothing else that may be in the directory."""
-        database = _connect(os.fspath(location), storage)
-        with _writing(f"cannot remove the index '{location}'"):
-            for name in (TABLE, DECISIONS):
-                if _open_table(database, name, os.fspath(location)) is not None:
-                    database.drop_table(name)
 
     def check_spec(self, ours: FeatureSpec) -> None:
         """Refuse to mix models or options in one index."""
@@ -124,20 +146,18 @@ class Store:
         )
 
     def __len__(self) -> int:
-        with self._reading():
-            return int(self._table.count_rows())
+        return int(self._read(lambda: self._table.count_rows()))
 
     def entries(self) -> dict[str, Entry]:
         """List all files by name."""
-        with self._reading():
-            rows = self._table.search().select(list(FILTERS)).to_arrow().to_pylist()
+        rows = self._read(lambda: self._table.search().select(list(FILTERS)).to_arrow().to_pylist())
         return {row["name"]: Entry(**row) for row in rows}
 
     def put(self, entries: Sequence[Entry], features: ImageFeatures) -> None:
         """Write images in one commit; those of the same name are replaced."""
         if not entries:
             return
-        data = _as_arrow(entries, features, self.spec)
+        data = to_arrow(entries, features, self.spec)
         with _writing(f"cannot write the index '{self.location}'"):
             merge = self._table.merge_insert("name").when_matched_update_all()
             merge.when_not_matched_insert_all().execute(data)
@@ -153,28 +173,30 @@ class Store:
     ) -> Rows:
         """Find the images whose descriptors are nearest to a unit vector (D,), best first."""
         columns = [*FILTERS, "_distance", *(("vector", *FEATURES) if with_features else ())]
-        search = self._table.search(query.numpy(), vector_column_name="vector")
-        search = search.distance_type("cosine").select(columns).limit(count)
-        search = search.bypass_vector_index() if exact else search.refine_factor(REFINED)
-        with self._reading(where):
+
+        def run() -> Any:
+            search = self._table.search(query.numpy(), vector_column_name="vector")
+            search = search.distance_type("cosine").select(columns).limit(count)
+            search = search.bypass_vector_index() if exact else search.refine_factor(REFINED)
             if where:
                 search = search.where(_whole_filter(where), prefilter=True)
-            found = search.to_arrow()
-        return self._rows(found, with_features)
+            return search.to_arrow()
+
+        return self._rows(self._read(run, where), with_features)
 
     def fetch(self, names: Sequence[str]) -> Rows:
         """Read images with their features, sorted by name."""
         columns = [*FILTERS, "vector", *FEATURES]
-        with self._reading():
-            query = self._table.search().where(f"name IN ({_quoted(names)})").select(columns)
-            found = query.to_arrow().sort_by("name")
+        chosen = f"name IN ({_quoted(names)})"
+        found = self._read(
+            lambda: self._table.search().where(chosen).select(columns).to_arrow().sort_by("name")
+        )
         return self._rows(found, with_features=True)
 
     @property
     def has_ann_index(self) -> bool:
         """Whether an approximate nearest-neighbor index exists."""
-        with self._reading():
-            return bool(list(self._table.list_indices()))
+        return bool(self._read(lambda: list(self._table.list_indices())))
 
     def build_ann_index(self) -> None:
         """Build the approximate nearest-neighbor index (HNSW), or take new images into it."""
@@ -200,8 +222,8 @@ class Store:
         table = _open_table(self._database, DECISIONS, self.location)
         if table is None:
             return None
-        with self._reading():
-            found = table.search().where(f"key = {_quoted([key])}").to_arrow().to_pylist()
+        chosen = f"key = {_quoted([key])}"
+        found = self._read(lambda: table.search().where(chosen).to_arrow().to_pylist())
         return found[0]["value"] if found else None
 
     def save_decision(self, key: str, value: str) -> None:
@@ -222,30 +244,55 @@ class Store:
         if with_features:
             cells, width = self.spec.cells, self.spec.width
             features = ImageFeatures(
-                descriptors=_matrix(found["vector"], self.spec.channels),
-                patches=_matrix(found["patches"], cells * width).unflatten(1, (cells, width)),
-                weights=_matrix(found["weights"], cells),
+                descriptors=to_matrix(found["vector"], self.spec.channels),
+                patches=to_matrix(found["patches"], cells * width).unflatten(1, (cells, width)),
+                weights=to_matrix(found["weights"], cells),
             )
         return Rows([Entry(**row) for row in light], similarity, features)
 
-    @contextmanager
-    def _reading(self, where: str | None = None) -> Iterator[None]:
-        """Turn what the database says into one sentence."""
+    def _read(self, action: Callable[[], Any], where: str | None = None) -> Any:
+        """Read; while another process tidies up its files, try again with the newest version.
+
+        What the database says becomes one sentence.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                return action()
+            except ValueError as error:
+                if where is None:
+                    raise StoreError(f"cannot read the index '{self.location}': {error}") from error
+                raise _wrong_filter(where, error) from error
+            except (RuntimeError, OSError) as error:
+                if where is not None and self._is_readable():
+                    raise _wrong_filter(where, error) from error
+                if attempt == ATTEMPTS - 1:
+                    raise StoreError(
+                        f"cannot read the index '{self.location}': {_first_line(error)} If another"
+                        " process is writing it, try again; if files of it are missing, build it"
+                        " again with --overwrite."
+                    ) from error
+                time.sleep(PAUSE * 2**attempt)
+                with contextlib.suppress(RuntimeError, OSError, ValueError):
+                    self._table.checkout_latest()
+
+    def _is_readable(self) -> bool:
         try:
-            yield
-        except ValueError as error:
-            if where is None:
-                raise StoreError(f"cannot read the index '{self.location}': {error}") from error
-            reason = str(error).removeprefix("Invalid input, ").split(". Valid fields")[0]
-            raise StoreError(
-                f'the filter "{where}" cannot be used: {reason.split(", /")[0]}. Write SQL over'
-                f" {', '.join(FILTERS)}, such as \"label = 'cats' AND bytes > 1000\"."
-            ) from error
-        except (RuntimeError, OSError) as error:
-            raise StoreError(
-                f"cannot read the index '{self.location}': {error}. If files of it are missing,"
-                " build it again with --overwrite."
-            ) from error
+            self._table.search().select(["name"]).limit(1).to_arrow()
+        except (RuntimeError, OSError, ValueError):
+            return False
+        return True
+
+
+def _wrong_filter(where: str, error: Exception) -> StoreError:
+    reason = _first_line(error).removeprefix("Invalid input, ").split(". Valid fields")[0]
+    return StoreError(
+        f'the filter "{where}" cannot be used: {reason.split(", /")[0]}. Write SQL over'
+        f" {', '.join(FILTERS)}, such as \"label = 'cats' AND bytes > 1000\"."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _whole_filter(where: str) -> str:
@@ -304,40 +351,6 @@ def _writing(what: str) -> Iterator[None]:
             f"{what}: {why_not_written(error)}. What was written before is kept; run the same"
             " command again."
         ) from error
-
-
-def _schema(spec: FeatureSpec) -> Any:
-    import pyarrow as pa
-
-    text, number = pa.string(), pa.int64()
-    kinds = {"name": text, "path": text, "folder": text, "label": text}
-    fields = [pa.field(name, kinds.get(name, number)) for name in FILTERS]
-    fields += [
-        pa.field("vector", pa.list_(pa.float32(), spec.channels)),
-        pa.field("patches", pa.list_(pa.float16(), spec.cells * spec.width)),
-        pa.field("weights", pa.list_(pa.float32(), spec.cells)),
-    ]
-    return pa.schema(fields, metadata={KEY: spec.to_json().encode()})
-
-
-def _as_arrow(entries: Sequence[Entry], features: ImageFeatures, spec: FeatureSpec) -> Any:
-    import pyarrow as pa
-
-    def lists(tensor: Tensor, kind: type[np.floating[Any]]) -> Any:
-        values: NDArray[Any] = tensor.flatten(1).numpy().astype(kind)
-        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-
-    columns: dict[str, Any] = {f: [getattr(entry, f) for entry in entries] for f in FILTERS}
-    columns["vector"] = lists(features.descriptors, np.float32)
-    columns["patches"] = lists(features.patches, np.float16)
-    columns["weights"] = lists(features.weights, np.float32)
-    return pa.table(columns, schema=_schema(spec))
-
-
-def _matrix(column: Any, width: int) -> Tensor:
-    values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    # A copy, since arrow's memory is read-only; torch widens halves far faster than numpy.
-    return torch.from_numpy(np.array(values)).float().reshape(-1, width)
 
 
 def _quoted(names: Sequence[str]) -> str:

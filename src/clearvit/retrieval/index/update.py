@@ -24,7 +24,8 @@ from clearvit.retrieval.image_features import (
     check_finite,
     extract_features,
 )
-from clearvit.retrieval.index.store import Entry, Store
+from clearvit.retrieval.index.arrow_rows import Entry
+from clearvit.retrieval.index.store import Store
 
 
 @dataclass(frozen=True)

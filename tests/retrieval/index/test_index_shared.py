@@ -1,0 +1,107 @@
+"""An index that several processes use at once, and filters that are wrong."""
+
+import dataclasses
+import json
+import threading
+
+import pytest
+
+from clearvit.errors import StoreError
+from clearvit.retrieval.image_features import FeatureSpec
+from clearvit.retrieval.index import store as store_module
+from clearvit.retrieval.index.index import Index
+from tests.helpers.made_photos import write_photos
+
+pytest.importorskip("lancedb")
+
+
+@pytest.fixture
+def small(tiny, tmp_path):
+    photos = write_photos(tmp_path / "photos", 4, seed=5)
+    return Index.build(tiny, photos, out=tmp_path / "index"), photos
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "width > 100 AN width > 1000000",
+        "width > 100 garbage",
+        "name = '000.png' , width > 9999999",
+        "1=1; DROP TABLE images",
+        "true) UNION SELECT (1",
+        "1/0 = 1",
+        "nothing = 1",
+        "(width > 1",
+        "name = 'x",
+    ],
+)
+def test_a_filter_that_is_wrong_is_said_to_be_wrong(small, where):
+    index, photos = small
+    with pytest.raises(StoreError, match="the filter") as caught:
+        index.search(photos / "dogs/0.png", where=where)
+    assert "--overwrite" not in str(caught.value)
+    assert len(index) == 4
+
+
+def test_readers_see_the_old_index_until_the_new_one_is_whole(small, tiny, monkeypatch):
+    index, photos = small
+    where = index.store.location
+    write_photos(photos, 6, seed=6)
+    reader = Index.open(where, tiny)
+    seen = []
+    put = store_module.Store.put
+
+    def watched(self, entries, features):
+        seen.append((len(reader), len(reader.search(photos / "dogs/0.png", k=9))))
+        put(self, entries, features)
+        seen.append((len(reader), len(reader.search(photos / "dogs/0.png", k=9))))
+
+    monkeypatch.setattr(store_module.Store, "put", watched)
+    again = Index.build(tiny, photos, out=where, overwrite=True, commit=2, batch=2)
+    assert set(seen) == {(4, 4)} and len(seen) >= 4
+    assert len(again) == 6 and len(reader) == 6
+    assert sorted(reader.search(photos / "dogs/0.png", k=9).names) == again.names
+    assert again.store._database.list_tables().tables == ["images"]
+
+
+def test_an_overwrite_that_was_killed_leaves_the_old_index_and_goes_on(small, tiny, monkeypatch):
+    index, photos = small
+    where = index.store.location
+    write_photos(photos, 6, seed=6)
+    place = store_module.Store.take_place
+    monkeypatch.setattr(store_module.Store, "take_place", lambda *a: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Index.build(tiny, photos, out=where, overwrite=True)
+    assert len(Index.open(where, tiny)) == 4
+    monkeypatch.setattr(store_module.Store, "take_place", place)
+    assert len(Index.build(tiny, photos, out=where, overwrite=True)) == 6
+    assert len(Index.build(tiny, photos, out=where)) == 6
+
+
+def test_searches_beside_an_overwrite_never_fail_and_are_never_empty(small, tiny):
+    index, photos = small
+    where, failures = index.store.location, []
+
+    def rebuild():
+        try:
+            for _ in range(4):
+                Index.build(tiny, photos, out=where, overwrite=True)
+        except Exception as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=rebuild)
+    reader = Index.open(where, tiny)
+    writer.start()
+    count = 0
+    while writer.is_alive():
+        assert len(reader.search(photos / "dogs/0.png", k=9)) == 4
+        count += 1
+    writer.join()
+    assert not failures and count > 3
+
+
+@pytest.mark.parametrize("change", [{"grid": [0, 7]}, {"width": "x"}, {"extra": 1}, {"size": 5}])
+def test_a_spec_of_a_stranger_is_checked(small, change):
+    spec = dataclasses.asdict(small[0].spec)
+    with pytest.raises(StoreError):
+        FeatureSpec.from_json(json.dumps({**spec, **change}))
