@@ -153,17 +153,17 @@ def _takes_text(hint: Any) -> bool:
 
 
 def _out_of_range(value: float, limits: Mapping[str, Any]) -> str:
-    if not math.isfinite(value):
-        return "a finite number"
     low, high = limits.get("minimum"), limits.get("maximum")
     above, below = limits.get("above"), limits.get("below")
     if high is None and below is None and abs(value) > LARGEST:
         high = LARGEST
+    finite = math.isfinite(value)
     too_low = (low is not None and not value >= low) or (above is not None and not value > above)
     too_high = (high is not None and value > high) or (below is not None and value >= below)
-    if not (too_low or too_high):
+    if finite and not (too_low or too_high):
         return ""
     wanted = [
+        *(["a finite number"] if not finite else []),
         *([f"at least {low:g}"] if low is not None else []),
         *([f"more than {above:g}"] if above is not None else []),
         *([f"at most {high:g}"] if high is not None else []),
