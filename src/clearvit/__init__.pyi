@@ -12,6 +12,7 @@ from .comparison.compare import compare
 from .comparison.config import CompareConfig
 from .cures.config import CureConfig
 from .cures.cure import cure
+from .cures.results.cure_file import apply
 from .discovery.config import DiscoverConfig
 from .discovery.discover import discover
 from .errors import ClearvitError, ImageError, ModelError, OptionError, StoreError, TrainingError
@@ -50,6 +51,7 @@ __all__ = [
     "TokenConfig",
     "Tokens",
     "TrainingError",
+    "apply",
     "bench",
     "compare",
     "cure",

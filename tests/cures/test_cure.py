@@ -278,7 +278,7 @@ def test_grid_only_backbones_are_sent_to_denoising(photos):
 def test_the_averaged_backbone_is_the_denoised_one(tiny):
     pixels = torch.randn(3, 3, 32, 48)
     backbone = cv.cure(tiny, method="denoise", views=6)
-    expected = cv.denoise(tiny, pixels, views=6, sampler="whole")
+    expected = cv.denoise(tiny, pixels, views=6)
     found = backbone.tokens(pixels)
     assert torch.allclose(found.patches, expected.patches, atol=1e-5)
     assert torch.equal(found.counts, expected.counts)
@@ -325,7 +325,7 @@ def test_before_and_after_are_of_the_same_kind_of_features(photos):
     names = sorted(photos.iterdir())
     held_out = [names[0], names[5], names[10]]
     clean = [
-        cv.denoise(dense_clip(clip, "naclip"), name, views=4, sampler="whole", seed=i)
+        cv.denoise(dense_clip(clip, "naclip"), name, views=4, seed=i)
         for name, i in zip(held_out, (0, 5, 10), strict=True)
     ]
     raw = [dense_clip(clip, "maskclip").tokens(name) for name in held_out]

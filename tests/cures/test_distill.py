@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import clearvit as cv
+from clearvit.backbones.output import positional_basis, remove_directions
 from clearvit.cures.config import CureConfig
 from clearvit.cures.distill import (
     Batch,
@@ -22,7 +23,7 @@ from clearvit.cures.registers import (
     with_position_grid,
     with_registers,
 )
-from clearvit.cures.teacher import Teacher, random_crop, read_tokens
+from clearvit.cures.teacher import Teacher, directions_for, random_crop, read_tokens
 from clearvit.errors import OptionError
 from clearvit.images import find_images, read_image
 from clearvit.training.held_out import split_held_out
@@ -131,11 +132,35 @@ def test_targets_are_the_denoised_tokens(tiny, photos, tmp_path):
     for number in range(2):
         pixels = tiny.preprocessing.normalize(cache[number].image)[None]
         assert torch.equal(pixels, next(tiny.pixels(find_images(photos)[number].source, size=32)))
-        clean = cv.denoise(tiny, pixels, views=6, sampler="whole", seed=number)
+        clean = cv.denoise(tiny, pixels, views=6, seed=number)
         assert torch.allclose(cache[number].patches.float(), clean.patches[0], atol=2e-3)
         assert torch.equal(cache[number].cls, tiny.tokens(pixels).cls[0].half())
     sizes = [path.stat().st_size for path in (tmp_path / "targets").iterdir()]
     assert len(sizes) == 2 and max(sizes) <= cache.bytes_each
+
+
+@pytest.mark.parametrize("sampler", ["lattice", "whole", "official"])
+def test_the_teacher_is_made_of_parts(tiny, photos, sampler):
+    """Views of any kind, and positions removed from their average."""
+    image = read_image(find_images(photos)[0].source)
+    plain, projected = (
+        Teacher(tiny, CureConfig(size=64, sampler=sampler, directions=k, precision="no"))
+        for k in (0, 5)
+    )
+    clean, less = (teacher.target(image, 3).patches.float() for teacher in (plain, projected))
+    pixels = plain.preprocessing(image, (64, 64))[None]
+    expected = cv.denoise(tiny, pixels, views=10, sampler=sampler, seed=3).patches[0]
+    assert torch.allclose(clean, expected, atol=2e-3)
+    basis = positional_basis(tiny, 5, (64, 64))
+    assert torch.allclose(less, remove_directions(expected, basis), atol=4e-3)
+
+
+def test_directions_are_chosen_with_none_among_them(tiny, photos):
+    sources = find_images(photos)
+    for options, expected in (({}, {0}), ({"directions": 7}, {7}), ({"directions": "auto"}, None)):
+        count, why = directions_for(tiny, sources, CureConfig(size=64, **options))
+        assert count in (expected or {0, 5, 20, 50}) and bool(why) == (expected is None)
+    assert directions_for(tiny, sources[:5], CureConfig(size=64, directions="auto"))[0] == 0
 
 
 def test_a_teacher_in_half_precision_says_almost_the_same(tiny, photos, tmp_path):

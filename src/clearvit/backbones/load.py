@@ -21,6 +21,9 @@ GRAMMAR = (
     " onnx:PATH, openvino:PATH, or demo"
 )
 
+CURE_FILES = "clearvit.cures.results.cure_file"
+SHIPPED_CURE = Path(__file__).parent / "demo" / "cure.safetensors"
+
 
 def load(
     name: str | nn.Module | Backbone,
@@ -28,6 +31,7 @@ def load(
     size: int | Size | None = None,
     positions: PositionRule | None = None,
     device: str | torch.device | None = None,
+    cure: str | Path | bool = False,
 ) -> Backbone:
     """Load a pretrained backbone.
 
@@ -39,6 +43,8 @@ def load(
         positions: How to interpolate position embeddings; by default as the source library does.
         device: Where the weights go, such as "cuda:1"; "auto" takes a GPU if there is one. The CPU
             by default.
+        cure: A cure that was trained for this model: a `cure.safetensors`, a directory or a hub id
+            (see `clearvit.apply`). True takes the one that ships for "demo".
     """
     rule = None if positions is None else check_rule(positions)
     place = None if device is None else pick_device(device)  # before a long download
@@ -51,6 +57,8 @@ def load(
             reason = str(error.strerror or error).lower()
             raise ModelError(f"{shorten(name)} cannot be loaded: {reason}.") from error
         check_finite(backbone.network, backbone.name)
+    if cure is not False:
+        backbone = _apply_cure(backbone, name, cure)
     if size is not None:
         backbone = backbone.resized(size)
     return backbone if place is None else backbone.to(place)
@@ -82,6 +90,16 @@ def pick_device(device: str | torch.device) -> torch.device:
             "device",
         ) from error
     return chosen
+
+
+def _apply_cure(backbone: Backbone, name: object, cure: str | Path | bool) -> Backbone:
+    if cure is True:
+        if name != "demo":
+            raise ModelError("a cure ships for 'demo' only; give the path or hub id of a cure.")
+        cure = SHIPPED_CURE
+    # By name, not by import: this package knows nothing of those above.
+    cured: Backbone = importlib.import_module(CURE_FILES).apply(backbone, cure)
+    return cured
 
 
 def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:

@@ -24,6 +24,7 @@ PH_REG: dict[str, Any] = {
     "views": 10,
     "fraction": 0.15,
     "sampler": "official",
+    "directions": 0,
     "fresh_targets": True,
     "registers": 16,
     "register_init": "normal",
@@ -105,7 +106,14 @@ class CureConfig(Options):
         below=1,
         hidden=True,
     )
-    sampler: Sampler = option("whole", SAMPLER_HELP, panel=TARGETS, hidden=True)
+    sampler: Sampler = option("lattice", SAMPLER_HELP, panel=TARGETS)
+    directions: int | Literal["auto"] = option(
+        0,
+        "Directions of position to remove from the targets; 'auto' chooses how many on some of the"
+        " images, without labels, none among them.",
+        panel=TARGETS,
+        minimum=0,
+    )
     fresh_targets: bool = option(
         False,
         "Take a new random crop and new views of an image every epoch; nothing is cached.",

@@ -20,10 +20,16 @@ from clearvit.cures.distill import RUN, distill, make_student
 from clearvit.cures.fine_head import add_fine_head, check_curable, wants_fine_head
 from clearvit.cures.forecast import doubts, forecast
 from clearvit.cures.registers import registers_for
+from clearvit.cures.results.cure_file import FILE, write_cure_file
 from clearvit.cures.results.cure_report import FILES as RESULT_FILES
 from clearvit.cures.results.cure_report import CureReport, load_result, write_result
 from clearvit.cures.targets import FILES as TARGET_FILES
-from clearvit.cures.teacher import Teacher, targets_folder, teacher_and_student
+from clearvit.cures.teacher import (
+    Teacher,
+    directions_for,
+    targets_folder,
+    teacher_and_student,
+)
 from clearvit.cures.trainable import parameters_of
 from clearvit.errors import ModelError, OptionError, TrainingError
 from clearvit.files import check_space
@@ -40,7 +46,8 @@ from clearvit.views.denoised import DenoisedBackbone
 TRAINING = "training"  # directory inside the output
 OF_TARGETS = (
     *("model", "fingerprint", "listing"),
-    *("size", "views", "sampler", "fraction", "seed", "bf16", "features", "layer"),
+    *("size", "views", "sampler", "fraction", "directions"),
+    *("seed", "bf16", "features", "layer"),
 )
 WITHOUT_EFFECT = (
     *("target_cache_gb", "targets_dir", "overwrite", "grad_checkpointing", "keep_anyway"),
@@ -143,12 +150,15 @@ def _cure_by_training(
     parts = tuple(part for part in config.unfreeze if part != "registers" or registers)
     config = dataclasses.replace(config, registers=registers, unfreeze=parts)
     _check(student, config)
-    if reason and progress:
-        progress("cure", 0, 0, f"note: {reason}")
     sources = find_images(images)
+    check_batch_fits(len(sources), config.held_out, config.batch)
+    directions, choice = directions_for(teacher, sources, config, progress)
+    config = dataclasses.replace(config, directions=directions)
+    for note in filter(None, (reason, choice)):
+        if progress:
+            progress("cure", 0, 0, f"note: {note}")
     accelerator = accelerator_for(backbone.device)
     check_divisible(config.batch, accelerator.num_processes)
-    check_batch_fits(len(sources), config.held_out, config.batch)
     plan = _plan(teacher, sources, config)
     if accelerator.is_main_process:
         _claim(folder, plan, config)
@@ -159,10 +169,15 @@ def _cure_by_training(
     if accelerator.is_main_process:
         _announce(Teacher(teacher, config), student, sources, folder / TRAINING, progress)
     accelerator.wait_for_everyone()
-    trained = distill(backbone, sources, folder / TRAINING, config, accelerator, progress)
-    _check_gain(trained[1], config)
-    cured = _whole(*trained)
+    trained, report, change = distill(
+        backbone, sources, folder / TRAINING, config, accelerator, progress
+    )
+    _check_gain(report, config)
+    cured = _whole(trained, report)
     if accelerator.is_main_process:
+        (folder / FILE).unlink(missing_ok=True)  # of an earlier run that was low-rank
+        if change is not None and not config.resize_positions:
+            write_cure_file(folder / FILE, change, student, config, report)
         write_result(folder, cured, backbone.name, config, plan)
     accelerator.wait_for_everyone()
     return cured
@@ -199,7 +214,7 @@ def _plan(
 
 def _claim(folder: Path, plan: dict[str, Any], config: CureConfig) -> None:
     """Take the directories of the training and of the targets, which other runs may share."""
-    claim_files(folder, (*RESULT_FILES, TRAINING), kind="cure")
+    claim_files(folder, (*RESULT_FILES, FILE, TRAINING), kind="cure")
     run = folder / TRAINING / RUN
     claim(run, plan, kind="training", files=(STATE, BEST), overwrite=config.overwrite)
     chosen = {key: plan[key] for key in OF_TARGETS}

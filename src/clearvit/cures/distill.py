@@ -26,9 +26,10 @@ from clearvit.cures.registers import (
     with_registers,
 )
 from clearvit.cures.results.cure_report import CureReport, report_training
+from clearvit.cures.results.weight_change import WeightChange, extract_change
 from clearvit.cures.targets import TargetCache
 from clearvit.cures.teacher import Teacher, read_tokens, teacher_and_student
-from clearvit.cures.trainable import learning_rate, merge_factors, param_groups, unfreeze
+from clearvit.cures.trainable import LOW_RANK, learning_rate, param_groups, unfreeze
 from clearvit.images import ImageSource
 from clearvit.progress import Progress
 from clearvit.training.held_out import check_batch_fits, split_held_out
@@ -195,8 +196,11 @@ def distill(
     config: CureConfig,
     accelerator: Accelerator,
     progress: Progress | None = None,
-) -> tuple[VitBackbone, CureReport]:
-    """Train a student, or finish what an earlier run began in `folder`; returns it with a report.
+) -> tuple[VitBackbone, CureReport, WeightChange | None]:
+    """Train a student, or finish what an earlier run began in `folder`.
+
+    Returns it with a report and, of a low-rank training, what it changed: the student is then
+    exactly the model with this change.
 
     Args:
         backbone: The model to cure; left as it was.
@@ -236,8 +240,11 @@ def distill(
     before = task.evaluate(Student(unchanged, config).to(accelerator.device))
     state = fit(task, order, fitting, folder / RUN, accelerator, progress)
 
-    merge_student(student)
-    return student, report_training(config, before, state, len(numbers), skipped)
+    report = report_training(config, before, state, len(numbers), skipped)
+    if LOW_RANK not in config.unfreeze:
+        return merge_student(student), report, None
+    change = extract_change(student, raw)
+    return change.apply(raw), report, change
 
 
 def make_student(raw: VitBackbone, config: CureConfig, registers: Tensor) -> VitBackbone:
@@ -251,10 +258,10 @@ def make_student(raw: VitBackbone, config: CureConfig, registers: Tensor) -> Vit
     return student
 
 
-def merge_student(student: VitBackbone) -> None:
-    """Make a plain network of a student again: factors and class position are added for good."""
-    merge_factors(student.network)
+def merge_student(student: VitBackbone) -> VitBackbone:
+    """Make a plain network of a student again."""
     fold_class_position(student.network)
     student.network.requires_grad_(True)
     plain = student.plain if isinstance(student, DenseClip) else student
     plain.grad_checkpointing = False
+    return student

@@ -1,8 +1,13 @@
-"""The teacher: a frozen model, averaged over shifted and mirrored views of each image."""
+"""The teacher, made of parts: a frozen model, averaged over views of each image, less position.
+
+Views are shifted by whole patches (PH-Reg) or by fractions of a patch too, and mirrored; directions
+in which tokens of noise images vary with their position may be removed from the average.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,14 +16,18 @@ from PIL import Image
 from torch import Tensor
 
 from clearvit.backbones.clip_heads import DenseClip, dense_clip
+from clearvit.backbones.output import positional_basis, remove_directions
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
+from clearvit.cures.positional import FEWEST, IMAGES, choose_directions
 from clearvit.cures.registers import with_position_grid
 from clearvit.cures.targets import Target, TargetCache
 from clearvit.errors import ModelError
 from clearvit.images import ImageSource
 from clearvit.options import Size
 from clearvit.precision import autocast, uses_bf16
+from clearvit.progress import Progress
+from clearvit.training.held_out import filter_readable
 from clearvit.views.denoise import denoise
 
 VIEWS_PER_PASS = 5
@@ -45,6 +54,36 @@ def teacher_and_student(
         backbone = copy.copy(backbone)
         backbone.depth = depth
     return backbone, backbone
+
+
+def directions_for(
+    teacher: VitBackbone,
+    sources: Sequence[ImageSource],
+    config: CureConfig,
+    progress: Progress | None = None,
+) -> tuple[int, str]:
+    """Decide how many directions of position the targets lose; returns that and why.
+
+    "auto" asks some of the images: a patch of a crop must be found again in its image more often
+    without these directions than with them, on images that had no part in the choice.
+    """
+    if config.directions != "auto":
+        return config.directions, ""
+    if isinstance(teacher, DenseClip):
+        return 0, "positions stay in the targets: they lie in the space of texts."
+    step = max(1, len(sources) // IMAGES)
+    readable = filter_readable(list(sources)[::step][:IMAGES], teacher.patch)[0]
+    if len(readable) < FEWEST:
+        return 0, f"positions stay in the targets: {FEWEST} images are needed to choose."
+    report = choose_directions(
+        teacher,
+        readable,
+        teacher.fitting_size(config.size),
+        smooth=False,
+        seed=config.seed,
+        progress=progress,
+    )
+    return report.directions, str(report)
 
 
 def targets_folder(folder: Path, config: CureConfig) -> Path:
@@ -100,6 +139,13 @@ class Teacher:
         pixels = self.preprocessing.normalize(cropped)
         return pixels, self.clean_tokens(pixels, int(torch.randint(2**31, (1,), generator=rng)))[0]
 
+    @functools.cached_property
+    def basis(self) -> Tensor:
+        """Directions of position that are removed, (k, D); the student learns to go without."""
+        count = self.config.directions
+        assert isinstance(count, int)
+        return positional_basis(self.backbone, count, self.size, seed=self.config.seed)
+
     @torch.no_grad()
     def clean_tokens(self, pixels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Average the patches over views, (N, D); the class token (C,) is of the image itself."""
@@ -111,7 +157,10 @@ class Teacher:
             cls = torch.zeros(1, 0)
             if "class" in backbone.prefix_names and not config.fresh_targets:
                 cls = read_tokens(backbone, batch, with_class=True)[1]
-        return clean.patches[0], cls[0]
+        patches = clean.patches[0].float()
+        if config.directions:
+            patches = remove_directions(patches, self.basis.to(patches))
+        return patches, cls[0]
 
 
 def random_crop(image: Image.Image, size: Size, rng: torch.Generator) -> Image.Image:
