@@ -184,7 +184,7 @@ class CureConfig(Options):
         "Learning rate of the blocks.",
         panel=TRAINING,
         above=0,
-        shown="1e-3 for low-rank factors, 1e-5 for whole matrices",
+        shown="2e-4 for low-rank factors, 1e-5 for whole matrices",
     )
     lr_end: float | None = option(
         None, "Learning rate at the end.", panel=TRAINING, above=0, shown="lr / 20", hidden=True

@@ -35,8 +35,8 @@ SCALED = ("registers", "positions", "patches")  # parts with a learning rate of 
 # Learning rate of the blocks, and relative to it those of SCALED; of whole matrices, of factors. A
 # short run on a few hundred images does not survive the full rate on the embeddings, and needs a
 # higher one for the registers; see docs/results/tried.md.
-RATES = {False: (1e-5, (15.0, 0.2, 0.06)), True: (1e-3, (0.15, 0.002, 0.0006))}
-NORM_SCALE = 0.1  # of norms and biases beside factors
+RATES = {False: (1e-5, (15.0, 0.2, 0.06)), True: (2e-4, (0.75, 0.01, 0.003))}
+NORM_SCALE = 0.5  # of norms and biases beside factors
 DOWN, UP = "low_rank_down", "low_rank_up"  # A (r, in) and B (out, r), parameters of a linear layer
 KEPT = re.compile(r"blocks\.\d+\..*(norm|bias|gamma)|(fc_)?norm\.")  # trained whole beside factors
 
