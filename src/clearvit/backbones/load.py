@@ -94,7 +94,7 @@ def pick_device(device: str | torch.device) -> torch.device:
 
 def _apply_cure(backbone: Backbone, name: object, cure: str | Path | bool) -> Backbone:
     if cure is True:
-        if name != "demo":
+        if name != "demo" or not SHIPPED_CURE.is_file():
             raise ModelError("a cure ships for 'demo' only; give the path or hub id of a cure.")
         cure = SHIPPED_CURE
     # By name, not by import: this package knows nothing of those above.

@@ -19,7 +19,7 @@ from clearvit.backbones.clip_heads import DenseClip, dense_clip
 from clearvit.backbones.output import positional_basis, remove_directions
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
-from clearvit.cures.positional import FEWEST, IMAGES, choose_directions
+from clearvit.cures.positional import FEWEST, IMAGES, choose_steps
 from clearvit.cures.registers import with_position_grid
 from clearvit.cures.targets import Target, TargetCache
 from clearvit.errors import ModelError
@@ -75,11 +75,10 @@ def directions_for(
     readable = filter_readable(list(sources)[::step][:IMAGES], teacher.patch)[0]
     if len(readable) < FEWEST:
         return 0, f"positions stay in the targets: {FEWEST} images are needed to choose."
-    report = choose_directions(
+    report = choose_steps(
         teacher,
         readable,
         teacher.fitting_size(config.size),
-        smooth=False,
         seed=config.seed,
         progress=progress,
     )
