@@ -1,5 +1,7 @@
 """`kill -9` at any moment of a cure: the same command ends with the same weights, bit for bit."""
 
+import os
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -8,6 +10,7 @@ from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
 from clearvit.cures.config import CureConfig
 from clearvit.cures.cure import cure
+from clearvit.files import part_name
 from tests.conftest import tiny_network
 from tests.helpers.killed import Killer
 from tests.helpers.launched import run_in_two_processes
@@ -44,7 +47,8 @@ def work(folder, out):
 
 def test_what_a_killed_writer_left_is_removed(job, tmp_path):
     work(job, tmp_path / "out")
-    part = tmp_path / "out" / f".model.safetensors.{2**22 + 1}.part"  # of a process that is no more
+    name = part_name("model.safetensors").replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
+    part = tmp_path / "out" / name  # of a process that is no more
     part.write_bytes(b"half")
     work(job, tmp_path / "out")
     assert not part.exists()
