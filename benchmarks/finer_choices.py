@@ -2,8 +2,8 @@
 
     python benchmarks/finer_choices.py [MODEL] --size 224 --work WORK
 
-The labelled images of PASCAL VOC's training split are divided: two thirds train a linear probe and
-vote as neighbors, one third is measured. No image of finer.py's tables is used for measuring here.
+The labelled images of PASCAL VOC's training split are divided: two thirds train a linear probe, one
+third is measured. No image of finer.py's tables is used for measuring here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from clearvit.datasets.splits import MaskSplit, load_image
 from clearvit.evaluation.evaluation_table import Metric, Result, resample_metrics
 from clearvit.files import write_json
 from clearvit.probes.features import select_evenly, use_whole_image
-from clearvit.probes.knn import fit_knn
 from clearvit.probes.metrics import segmentation_counts, segmentation_metrics
-from clearvit.probes.segmentation import collect_patches, measure_whole
+from clearvit.probes.segmentation import measure_whole
 from clearvit.probes.sgd import train_fast_head
 from clearvit.views.guidance import refine_by_image
 from data import DATA, data_path, find_model
@@ -52,21 +51,10 @@ def main() -> None:
     split = read_masks(options.data / "voc", split="train")
     split = split.select(select_evenly(len(split), options.train))
     rows = [Recipe("raw")]
-    for scale in (1, 2):
-        rows += [
-            Recipe(
-                f"scale {scale}, {kernel} {width:g}",
-                10,
-                "lattice",
-                scale,
-                kernel=kernel,
-                width=width,
-            )
-            for kernel, width in KERNELS
-        ]
-        rows.append(
-            Recipe(f"scale {scale}, tokens guided by the image", 10, "lattice", scale, guided=True)
-        )
+    for kernel, width in KERNELS:
+        name = f"scale 2, {kernel} {width:g}"
+        rows.append(Recipe(name, 10, "lattice", 2, kernel=kernel, width=width))
+    rows.append(Recipe("scale 2, tokens guided by the image", 10, "lattice", 2, guided=True))
     extract(work, split, rows, backbone, options.size)
     open_row = partial(stored_features, work, split, backbone=backbone, size=options.size, bases={})
     found = Choices(split, open_row).measure(rows)
@@ -98,10 +86,6 @@ class Choices:
             head = train_fast_head(features, self.split, self.trained)
             entry = {"row": recipe.name}
             entry["linear"] = self.score("linear", features, head)
-            tokens, labels = collect_patches(features, self.split, self.trained, limit=40_000)
-            voter = fit_knn(tokens, labels, k=30, temperature=0.02)
-            if recipe.scale == 1:
-                entry["kNN"] = self.score("kNN", features, voter)
             found.append(entry)
             print(entry, flush=True)
             if recipe.name == "raw" or recipe.name.endswith("tent 1"):
