@@ -24,6 +24,8 @@ def write_page() -> None:
         parts.append(section(json.loads(path.read_text())))
     for path in sorted(RESULTS_JSON.glob("finer-choices-*.json")):
         parts.append(choices(json.loads(path.read_text())))
+    if (RESULTS_JSON / "showcase.json").exists():
+        parts.append(showcase(json.loads((RESULTS_JSON / "showcase.json").read_text())))
     (RESULTS / "finer.md").write_text("\n".join(parts) + "\n")
     print(RESULTS / "finer.md")
 
@@ -109,6 +111,27 @@ def controls(rows: Sequence[dict[str, Any]], labels: int) -> list[str]:
         cells.append(f"{cell['value']:.1f}{apart}" if cell else "")
         lines.append(f"| {row['row']} | {row['passes']} | {' | '.join(cells)} |")
     return lines
+
+
+def showcase(content: dict[str, Any]) -> str:
+    """Norms by block and top-1 of a model with artifacts at its output."""
+    name = MODELS.get(content["model"], content["model"])
+    blocks = range(7, 12)
+    heads = " | ".join(f"block {b}" for b in blocks)
+    lines = [
+        f"\n## Artifacts and top-1: {name}\n",
+        f"{content['date']}: `{content['command']}`. {content['evidence'][0]} Percent of patch"
+        f" tokens above that cutoff by block (from 0), 64 photos; top-1 of the model's own head on"
+        " 500 ImageNet images.\n",
+        f"| model | {heads} | top-1 | minus raw |",
+        f"|---|{'---|' * len(blocks)}---|---|",
+    ]
+    for row in content["rows"]:
+        norms = row.get("high-norm, percent by block")
+        cells = [f"{norms[b]:.2f}" if norms else "-" for b in blocks]
+        apart = interval(row.get("minus raw")) or "-"
+        lines.append(f"| {row['row']} | {' | '.join(cells)} | {row['top-1']:.1f} | {apart} |")
+    return "\n".join(lines)
 
 
 def choices(content: dict[str, Any]) -> str:

@@ -58,7 +58,8 @@ def main() -> None:
         print(entry, flush=True)
     command = ["python benchmarks/showcase.py", options.model]
     command += [o.partition("=")[0] + "=dir:PATH" for o in options.others]
-    content = {"model": options.model, "cutoff": cutoff, "verdict": str(diagnosis).splitlines()[:3]}
+    evidence = [finding.evidence for finding in diagnosis.findings]
+    content = {"model": options.model, "cutoff": cutoff, "evidence": evidence}
     content |= {"date": time.strftime("%Y-%m-%d"), "command": " ".join(command), "rows": rows}
     write_json(OUT / "showcase.json", content)
 

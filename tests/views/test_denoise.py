@@ -9,7 +9,7 @@ from PIL import Image
 import clearvit as cv
 from clearvit.backbones.load import load
 from clearvit.errors import ModelError, OptionError
-from clearvit.views import DenoisedBackbone, Views, all_views
+from clearvit.views import DenoisedBackbone, Views, all_views, refine_by_image
 from clearvit.views.config import DenoiseConfig
 from tests.conftest import tiny_network
 from tests.helpers import GOLDEN
@@ -178,3 +178,15 @@ def test_what_cannot_be_saved_with_its_views_is_said(backbone, tmp_path):
     for model in (load(timm.create_model("resnet18")), cv.prune(backbone, keep=0.7)):
         with pytest.raises(ModelError, match="cannot be saved"):
             DenoisedBackbone(model, DenoiseConfig(views=4)).save(tmp_path / "out")
+
+
+def test_tokens_follow_the_edges_of_the_image(backbone):
+    pixels = torch.zeros(1, 3, 64, 64)
+    pixels[..., 30:] = 2.0  # an edge inside a patch
+    plain = cv.denoise(backbone, pixels, views=4, scale=2)
+    guided = cv.denoise(backbone, pixels, views=4, scale=2, refine="image")
+    assert guided.grid == plain.grid and guided.patches.shape == plain.patches.shape
+    color = (pixels * torch.tensor(backbone.preprocessing.std)[:, None, None]).clamp(0, 1)
+    color = color + torch.tensor(backbone.preprocessing.mean)[:, None, None]
+    expected = refine_by_image(plain.map, color.clamp(0, 1), plain.grid)
+    assert torch.allclose(guided.map, expected, atol=1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clearvit.options import Options, Size, option, size_option
-from clearvit.views.config import scale_option, views_option
+from clearvit.views.config import Refine, refine_option, scale_option, views_option
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class LookConfig(Options):
     size: int | Size | None = size_option("Input")
     views: int | None = views_option("Input")
     scale: int = scale_option("Input")
+    refine: Refine = refine_option("Input")
     layers: tuple[int, ...] = option(
         (),
         "Blocks whose token norms to draw, counted from 0; -1 is the last.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clearvit.options import Options, Size, option, size_option
-from clearvit.views.config import scale_option, views_option
+from clearvit.views.config import Refine, refine_option, scale_option, views_option
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class TokenConfig(Options):
     norm: bool = option(True, "Apply the final norm, to the kept blocks too.")
     views: int | None = views_option()
     scale: int = scale_option()
+    refine: Refine = refine_option()
     dtype: Literal["float16", "float32"] = option("float16", "Number format on disk.")
     batch: int = option(16, "Images per forward pass.", minimum=1)
     shard: int = option(64, "Images per file, rounded up to whole batches.", minimum=1)

@@ -75,7 +75,9 @@ def save_tokens(
         The finished directory, opened for reading; `.skipped` lists the bad files.
     """
     folder = Path(out)
-    backbone = with_views(backbone, config.views, config.scale, batch=config.batch)
+    backbone = with_views(
+        backbone, config.views, config.scale, refine=config.refine, batch=config.batch
+    )
     sources = find_images(images)
     plan = make_plan(backbone, sources, config)
     advice = "Use float16, a smaller --size or fewer --layers, or another disk."

@@ -81,7 +81,9 @@ def recipe_of(backbone: Backbone) -> LoadRecipe:
 
 def _write_one(options: Any, number: int, images: Sequence[ImageSource]) -> None:
     recipe, plan, folder, config = options
-    backbone = with_views(_load_once(recipe), config.views, config.scale, batch=config.batch)
+    backbone = with_views(
+        _load_once(recipe), config.views, config.scale, refine=config.refine, batch=config.batch
+    )
     run = Extraction(backbone, images, plan, folder, config)
     write_shard(plan.path(folder, number), list(encode(run, images)))
 

@@ -9,6 +9,7 @@ from clearvit.options import Options, Size, option, size_option
 
 Sampler = Literal["lattice", "whole", "official"]
 Kernel = Literal["tent", "box"]
+Refine = Literal["none", "image"]
 
 FRACTION = 0.15  # of the grid: how far a view is shifted at most
 SAMPLER_HELP = (
@@ -27,6 +28,12 @@ def scale_option(panel: str = "Options") -> Any:
     """Declare how fine the grid is."""
     help = "How many times finer than the model's own grid the tokens are."
     return option(1, help, panel=panel, minimum=1, maximum=16)
+
+
+def refine_option(panel: str = "Options") -> Any:
+    """Declare the last step after gathering."""
+    help = "Sharpen the gathered tokens along the edges of the image ('image'), or not."
+    return option("none", help, panel=panel)
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class DenoiseConfig(Options):
         maximum=4,
         shown="1 up to scale 2, 0.6 beyond",
     )
+    refine: Refine = refine_option()
     size: int | Size | None = size_option()
     seed: int = option(0, "Seed of the sampler.", minimum=0)
     batch: int = option(16, "Views per forward pass.", minimum=1)

@@ -11,6 +11,7 @@ from clearvit.errors import ModelError
 from clearvit.options import with_options
 from clearvit.views.config import DenoiseConfig
 from clearvit.views.gathering import Gatherer, check_coverage, check_scale
+from clearvit.views.guidance import denormalize, refine_by_image
 from clearvit.views.sampling import Views, sample_views
 from clearvit.views.shifting import apply_view, white_of
 
@@ -98,8 +99,13 @@ def denoise_pixels(
         prefix = prefix + tokens.prefix.float().unflatten(0, split).sum(1)
         gatherer.add(tokens.patches.unflatten(0, split).unflatten(2, grid), some)
     gathered = gatherer.result()
+    patches = gathered.map.flatten(1, 2)
+    if config.refine == "image":
+        image = denormalize(pixels.float(), backbone.preprocessing)
+        maps = refine_by_image(gathered.map.permute(0, 3, 1, 2), image, gatherer.cells)
+        patches = maps.flatten(2).transpose(1, 2)
     return Tokens(
-        patches=gathered.map.flatten(1, 2),
+        patches=patches,
         prefix=torch.as_tensor(prefix) / len(views),
         grid=gatherer.cells,
         prefix_names=backbone.prefix_names,

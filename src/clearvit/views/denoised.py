@@ -27,7 +27,7 @@ from clearvit.schema import (
     table,
     whole,
 )
-from clearvit.views.config import DenoiseConfig, Kernel, Sampler
+from clearvit.views.config import DenoiseConfig, Kernel, Refine, Sampler
 from clearvit.views.denoise import denoise_pixels, views_for
 
 MARKER, FORMAT = "denoised.json", 1
@@ -43,6 +43,7 @@ RULES: dict[str, Rule] = {
             "kernel": one_of(*choices_of(Kernel)),
             "width": either(nothing, number(1e-3, 4)),
             "size": either(nothing, _SIDE, list_of(_SIDE, 2, 2)),
+            "refine": one_of(*choices_of(Refine)),
             "seed": whole(-(1 << 63), (1 << 63) - 1),
             "batch": whole(1, 1 << 16),
         }
@@ -108,15 +109,18 @@ class DenoisedBackbone(Backbone):
         return (*self.inner._settings(), dataclasses.astuple(self.config))
 
 
-def with_views(backbone: Backbone, views: int | None, scale: int, *, batch: int = 16) -> Backbone:
+def with_views(
+    backbone: Backbone, views: int | None, scale: int, *, refine: Refine = "none", batch: int = 16
+) -> Backbone:
     """Wrap a backbone so that it gathers views, as many as asked or as the scale needs.
 
     One view on the model's own grid is the backbone itself.
     """
     count = scale**2 if views is None else views
-    if count == 1 and scale == 1:
+    if count == 1 and scale == 1 and refine == "none":
         return backbone
-    return DenoisedBackbone(backbone, DenoiseConfig(views=count, scale=scale, batch=batch))
+    config = DenoiseConfig(views=count, scale=scale, refine=refine, batch=batch)
+    return DenoisedBackbone(backbone, config)
 
 
 def load_denoised(path: str | Path, positions: PositionRule | None = None) -> DenoisedBackbone:

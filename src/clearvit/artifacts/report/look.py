@@ -92,7 +92,7 @@ def look(
     """
     sources = find_images(images)
     targets = _targets(sources, Path(out))
-    several = with_views(backbone, config.views, config.scale)
+    several = with_views(backbone, config.views, config.scale, refine=config.refine)
     stream = observe(
         backbone,
         _spread(sources),
