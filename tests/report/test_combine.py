@@ -1,9 +1,13 @@
+import html
 import os
+from html.parser import HTMLParser
 
 import pytest
 
 from clearvit.errors import StoreError
 from clearvit.report.combine import combine_pages, find_pages
+from clearvit.report.elements import Paragraph, Section
+from clearvit.report.page import write_page
 from tests.helpers.pages import check, page_of
 
 
@@ -44,5 +48,50 @@ def test_a_page_cut_off_is_named(tmp_path):
     page = page_of(tmp_path, "first")
     page.write_text(page.read_text("utf-8")[:-200])
     with pytest.raises(StoreError, match=r"first\.html' is incomplete"):
+        combine_pages([page], tmp_path / "report.html", "All")
+    assert not (tmp_path / "report.html").exists()
+
+
+EVIL = '<meta http-equiv="refresh" content="0; url=http://evil"><form action="http://evil">'
+
+
+def test_pages_of_strangers_are_built_from_their_data(tmp_path):
+    page = write_page(tmp_path / "a.html", EVIL, [Section(EVIL, (Paragraph(EVIL),))])
+    text = page.read_text("utf-8")
+    page.write_text(text.replace("</body>", f"{EVIL}<script>alert(1)</script></body>"), "utf-8")
+    found = combine_pages([page], tmp_path / "report.html", "All").read_text("utf-8")
+    tags = Tags()
+    tags.feed(found)
+    assert not {"form", "iframe", "object"} & set(tags.seen)
+    assert 'http-equiv="refresh"' not in found and "alert(1)" not in found
+    assert "form-action 'none'" in html.unescape(found)
+
+
+class Tags(HTMLParser):
+    """All tags of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ('"kind": "Section"', '"kind": "Table"'),
+        ('"sections"', '"parts"'),
+        ('"elements"', '"children"'),
+        ('"subtitle": ""', '"subtitle": "",,'),
+    ],
+)
+def test_a_page_with_other_data_is_one_sentence(tmp_path, old, new):
+    page = write_page(tmp_path / "a.html", "A", [Section("B", (Paragraph("C"),))])
+    text = page.read_text("utf-8")
+    assert old in text
+    page.write_text(text.replace(old, new), "utf-8")
+    with pytest.raises(StoreError):
         combine_pages([page], tmp_path / "report.html", "All")
     assert not (tmp_path / "report.html").exists()

@@ -43,6 +43,7 @@ UNIT = re.compile(r"(\d) (%|\N{MULTIPLICATION SIGN}|px\b)")
 SHORT = 30  # characters of a cell that stays on one line
 PNG = b"\x89PNG\r\n\x1a\n"
 MARKS: dict[Tone, str] = {"good": "✓", "warn": "!", "bad": "✗"}
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 GENERATOR, COMBINED = "clearvit", "clearvit report"  # of a page, and of a page made of others
 DATA_ID = "clearvit-page"
 SOURCE = "data:image/png;base64,"
@@ -90,7 +91,10 @@ def render_data(page: Page, generator: str) -> str:
     data = {"title": page.title, "subtitle": page.subtitle, "sections": page.sections}
     template = _environment().get_template("page.html")
     state = _State(page.images)
-    text = template.render(page=page, data=data, state=state, generator=generator)
+    try:
+        text = template.render(page=page, data=data, state=state, generator=generator)
+    except (jinja2.TemplateError, *MALFORMED) as error:
+        raise StoreError(f"a page holds data that clearvit did not write: {error}.") from error
     return f"{text.strip()}\n"
 
 
@@ -121,12 +125,12 @@ def read_page(path: Path) -> Page:
         StoreError: The page is incomplete.
     """
     reader = _Reader()
-    reader.feed(path.read_text("utf-8"))
     try:
+        reader.feed(path.read_text("utf-8"))
         data = json.loads("".join(reader.data))
-    except ValueError as error:
+        return Page(data["title"], data["subtitle"], data["sections"], reader.images)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"'{path}' is incomplete; make it again.") from error
-    return Page(data["title"], data["subtitle"], data["sections"], reader.images)
 
 
 def is_page(path: Path, generator: str) -> bool:
@@ -154,7 +158,7 @@ def content_policy() -> str:
     digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline';"
-        f" script-src 'sha256-{digest}'"
+        f" script-src 'sha256-{digest}'; form-action 'none'; base-uri 'none'"
     )
 
 
