@@ -60,7 +60,8 @@ class Bench:
         return (
             f"{self.machine}. Medians of {count} interleaved rounds with their range; ratio: times"
             f" as fast as the first model. sgemm: {self.gemm / 1e9:.0f} GMAC/s, measured in the"
-            " same rounds. Peak: resident memory of the forward passes in a process of its own."
+            " same rounds. Peak: resident memory of the forward passes in a process of its own;"
+            f" {UNKNOWN} where it could not be measured."
         )
 
 

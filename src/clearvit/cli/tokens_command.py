@@ -39,6 +39,6 @@ def tokens(model: Model, images: Images, out: Out, config: TokenConfig, run: Run
         next_step(
             "python",
             "-c",
-            f"import clearvit; print(clearvit.open_tokens({str(out)!r})[0].map.shape)",
+            f"import clearvit; print(clearvit.open_tokens({json.dumps(str(out))})[0].map.shape)",
         )
     require_images(len(store))

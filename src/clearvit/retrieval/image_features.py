@@ -185,6 +185,13 @@ def check_finite(features: ImageFeatures, names: Sequence[str]) -> None:
         if not bool(good.all()):
             bad = names[int(good.int().argmin())]
             raise ImageError(f"'{bad}' gives tokens that are not finite; the weights are damaged.")
+    empty = features.descriptors.abs().amax(1) == 0
+    if bool(empty.any()):
+        bad = names[int(empty.int().argmax())]
+        raise ImageError(
+            f"'{bad}' gives a descriptor of zeros, which is similar to nothing; the weights are"
+            " damaged."
+        )
 
 
 def _tokens(

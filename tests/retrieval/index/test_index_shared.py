@@ -105,3 +105,13 @@ def test_a_spec_of_a_stranger_is_checked(small, change):
     spec = dataclasses.asdict(small[0].spec)
     with pytest.raises(StoreError):
         FeatureSpec.from_json(json.dumps({**spec, **change}))
+
+
+def test_what_two_writers_inserted_at_once_is_kept_once(small, tiny):
+    """The soak found it: both merge into a table where the name is not there yet."""
+    index, photos = small
+    index.store._table.add(index.store._table.search().to_arrow())
+    assert len(index) == 8
+    again = Index.build(tiny, photos, out=index.store.location)
+    assert len(again) == 4 and len(again.names) == 4
+    assert len(again.search(photos / "dogs/0.png", k=9)) == 4

@@ -320,6 +320,7 @@ class Index:
         check_collisions(known, found, continuing=continuing)
         self._check_writable()
         self.changes = write_images(self.store, self.backbone, found, self.config, progress)
+        self.store.remove_doubles()  # of another process, or of one that was killed
 
     def _remove_gone(self, sources: Sequence[ImageSource]) -> None:
         """Remove images that are not listed, and those whose file has become bad."""

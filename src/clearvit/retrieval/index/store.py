@@ -162,6 +162,22 @@ class Store:
             merge = self._table.merge_insert("name").when_matched_update_all()
             merge.when_not_matched_insert_all().execute(data)
 
+    def remove_doubles(self) -> None:
+        """Keep one row of each name: two processes that add an image at once both insert it."""
+
+        def read() -> Any:
+            return self._table.search().select(["name"]).with_row_id(True).to_arrow().to_pylist()
+
+        seen: set[str] = set()
+        doubled = []
+        for row in sorted(self._read(read), key=lambda row: int(row["_rowid"])):
+            if row["name"] in seen:
+                doubled.append(str(row["_rowid"]))
+            seen.add(row["name"])
+        if doubled:
+            with _writing(f"cannot write the index '{self.location}'"):
+                self._table.delete(f"_rowid IN ({', '.join(doubled)})")
+
     def delete(self, names: Sequence[str]) -> None:
         """Remove images in one commit."""
         if names:
