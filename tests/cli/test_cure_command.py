@@ -44,6 +44,17 @@ def test_json_and_a_second_call_that_has_nothing_to_do(model, folder, tmp_path):
     assert {"before", "after", "best_epoch", "class_cosine", "epochs"} <= first.keys()
 
 
+def test_a_head_for_fine_tokens_from_the_command_line(model, tmp_path):
+    (tmp_path / "photos").mkdir()
+    photos, out = soft_photos(tmp_path / "photos", 24), tmp_path / "fine"
+    command = ("cure", model, photos, "--out", out, "--method", "fine", "--views", 4, "--json")
+    found = json.loads(invoke(*command).stdout)
+    assert found["kept"] and found["after"] < found["before"]
+    assert cv.load(f"dir:{out}").tokens(torch.zeros(1, 3, 32, 32)).grid == (8, 8)
+    invoke("tokens", f"dir:{out}", photos, "--out", tmp_path / "tokens")
+    assert cv.open_tokens(tmp_path / "tokens").read([0]).scale == 2
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -51,6 +62,8 @@ def test_json_and_a_second_call_that_has_nothing_to_do(model, folder, tmp_path):
         (("--unfreeze", "first"), "no part 'first'"),
         (("--registers", 2, "--layer", 9), "blocks 0 to 2"),
         (("--method", "test-time"), "no high-norm tokens"),
+        (("--scale", 3), "2 times as fine"),
+        (("--method", "fine"), "at least 12"),
     ],
 )
 def test_errors_name_the_remedy_and_leave_nothing(model, folder, tmp_path, options, words):

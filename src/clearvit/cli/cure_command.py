@@ -48,7 +48,7 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
         print(json.dumps({"out": str(out), **content, "registers": registers}))
     else:
         show(report or f"{cured.name}, in {out}")
-        if type(cured) is VitBackbone and cured.output is None:
+        if type(cured) is VitBackbone and cured.output is None and cured.fine is None:
             from clearvit.backbones.sources.snippets import timm_code
 
             print(f"\n{timm_code(out, cured)}")

@@ -104,7 +104,7 @@ def cure(
         return denoised
     vit = _check_kind(backbone, config)
     fine = wants_fine_head(config)
-    check_curable(vit, config, fine=fine)
+    check_curable(vit, images, config, fine=fine)
     with output_directory(out) as folder:
         if config.method == "distill":
             vit = _cure_by_training(vit, images, folder, config, progress)

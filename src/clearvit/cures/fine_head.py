@@ -57,6 +57,8 @@ FEWEST_HELD_OUT = 8  # half of them choose the penalty, half check the head
 FEWEST = 12  # images
 VIEWS_PER_PASS = 5
 
+Source = str | Path | Iterable[object]
+
 
 @dataclass(frozen=True)
 class FineReport:
@@ -118,7 +120,7 @@ def wants_fine_head(config: CureConfig) -> bool:
     return scale == SCALE
 
 
-def check_curable(backbone: VitBackbone, config: CureConfig, *, fine: bool) -> None:
+def check_curable(backbone: VitBackbone, images: Source, config: CureConfig, *, fine: bool) -> None:
     """Refuse, before any work, a model whose head would no longer fit, or that can have none."""
     if backbone.fine is not None:
         raise ModelError(
@@ -142,6 +144,7 @@ def check_curable(backbone: VitBackbone, config: CureConfig, *, fine: bool) -> N
             f" {CELLS}.",
             "views",
         )
+    check_enough(len(find_images(images)))
 
 
 # --- the targets --------------------------------------------------------------------------------
@@ -280,7 +283,6 @@ def fit_fine_head(
         progress: Called with stage, done, total and a note.
     """
     accelerator, teacher = accelerator_for(backbone.device), FineTeacher(backbone, config)
-    check_enough(len(sources))
     cache = teacher.cache(sources, folder)
     cache.prepare(progress, process=accelerator.process_index, processes=accelerator.num_processes)
     accelerator.wait_for_everyone()
@@ -345,7 +347,7 @@ def _report(backbone: VitBackbone, head: FineHead, penalty: float, distances: Te
 
 def add_fine_head(
     backbone: VitBackbone,
-    images: str | Path | Iterable[object],
+    images: Source,
     folder: Path,
     config: CureConfig,
     progress: Progress | None = None,
