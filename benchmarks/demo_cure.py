@@ -31,7 +31,8 @@ import sys, torch, clearvit as cv
 from safetensors.torch import load_file, save_file
 torch.set_num_threads(1)
 pixels = load_file(sys.argv[1])["pixels"]
-save_file({"tokens": cv.load("demo", cure=True).tokens(pixels).patches}, sys.argv[2])
+tokens = cv.load("demo", cure=True).tokens(pixels).patches.contiguous()
+save_file({"tokens": tokens}, sys.argv[2])
 """
 
 

@@ -149,3 +149,13 @@ def test_what_is_no_file_at_all(tiny, made, tmp_path, monkeypatch):
 def test_a_shipped_cure_is_for_the_demo_model_only(tiny):
     with pytest.raises(ModelError, match="ships for 'demo' only"):
         cv.load(tiny, cure=True)
+
+
+def test_the_shipped_cure_is_small_and_cures_the_demo_model():
+    from clearvit.backbones.load import SHIPPED_CURE
+
+    assert SHIPPED_CURE.stat().st_size <= 4_000_000
+    cured = cv.load("demo", cure=True, size=56)
+    assert cured.prefix_names.count("register") == 16
+    assert cured.report.after < cured.report.before
+    assert cured.tokens(torch.zeros(1, 3, 56, 56)).patches.isfinite().all()
