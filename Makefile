@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints-cpu.txt
 CHECKED := src tests benchmarks examples
-# Files of tests run side by side, one thread each; more than eight would mostly load torch.
+# Tests run side by side, one thread each; more than eight would mostly load torch.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo $$n)
 
 .PHONY: demo test test-slow lint browser bench docs clean
@@ -14,7 +14,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/clearvit demo $(if $(QUICK),--quick) $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(VENV)/.dev browser lint
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m slow

@@ -1,7 +1,7 @@
 """The commands in README and docs run as printed, with a small model in the place of `demo`.
 
-Its size is cut down and outputs go to a fresh directory; everything else is as on the page. What is
-not run here is listed with the reason.
+Its size and the rounds of a benchmark are cut down and outputs go to a fresh directory; everything
+else is as on the page. What is not run here is listed with the reason.
 """
 
 import re
@@ -13,11 +13,9 @@ from PIL import Image
 
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
-from tests.cli.test_cli import invoke
-from tests.cli.test_sweep import LINE
 from tests.conftest import tiny_network
+from tests.helpers.commands import LINE, PAGES, invoke
 from tests.helpers.made_data import class_folder, cub, depth_folder, voc_masks, voc_object
-from tests.test_docs import PAGES
 
 SHELL = ("", "bash", "text")
 SIDE = "32"  # pixels
@@ -115,6 +113,8 @@ def test_a_printed_command_runs(line, workplace, tmp_path, monkeypatch):
         words[words.index("--out") + 1] += ".png"
     if words[0] in ("search", "explain") and "--model" not in words:
         words += ["--model", "dir:small"]  # in the place of the demo model, which is well known
+    if words[0] == "bench":  # tests/cli/test_bench_command.py measures memory
+        words += ["--rounds", "1", "--no-memory"]
     done = invoke(*words)
     assert done.exit_code == 0, done.output
 

@@ -20,8 +20,9 @@ def test_a_new_directory_is_claimed_and_the_same_plan_resumes_it(tmp_path):
     take(out)
     (out / "a.bin").touch()
     take(out, {"size": (32, 32), "model": "demo"})
-    take(out, overwrite=True)  # the same plan: nothing is thrown away
     assert (out / "a.bin").exists()
+    take(out, overwrite=True)  # the same plan, but from the start
+    assert not (out / "a.bin").exists()
     assert read_json(out / PLAN)["model"] == "demo"
 
 

@@ -9,12 +9,14 @@ from PIL import Image
 from clearvit.artifacts import experiments as room
 from clearvit.artifacts.experiments import (
     PUBLISHED,
+    ProbeSettings,
     choose_images,
     labels_of,
     patch_levels,
     run_experiments,
 )
-from clearvit.artifacts.neighbors import neighbor_similarity
+from clearvit.artifacts.neighbors import neighbor_contrast, neighbor_similarity
+from clearvit.artifacts.token_probes import pixel_probe
 from clearvit.backbones.load import load
 from clearvit.errors import ImageError, ModelError
 from clearvit.images import ImageSource, find_images
@@ -43,8 +45,7 @@ def test_all_experiments_on_a_tiny_model(tiny):
         photos(40),
         block=-2,
         outlier_rule=largest,
-        labels=[i % 2 for i in range(40)],
-        seeds=2,
+        settings=ProbeSettings(labels=[i % 2 for i in range(40)], seeds=2),
         advance=calls.append,
     )
     assert (found.block, found.size, found.grid, found.images) == (1, (32, 32), (4, 4), 40)
@@ -61,7 +62,11 @@ def test_all_experiments_on_a_tiny_model(tiny):
 def test_json_is_plain_and_strict(tiny):
     rule = torch.zeros_like  # no outliers: many numbers are unknown
     found = run_experiments(
-        tiny, photos(6), block=2, outlier_rule=lambda n: rule(n).bool(), seeds=1
+        tiny,
+        photos(6),
+        block=2,
+        outlier_rule=lambda n: rule(n).bool(),
+        settings=ProbeSettings(seeds=1),
     )
     plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert plain["redundancy"]["outlier"] is None and plain["redundancy"]["normal"] <= 1
@@ -75,34 +80,22 @@ def test_json_is_plain_and_strict(tiny):
     assert not found.redundancy.conclusive and "no outlier tokens" in found.redundancy.note
 
 
-def test_what_is_probed_is_what_the_backbone_says(tiny, monkeypatch):
-    given = {}
-
-    def rule(norms):
-        given["norms"] = norms
-        return largest(norms)
-
-    def probe(tokens, levels, outlier, **_):
-        given.update(tokens=tokens, levels=levels, outlier=outlier)
-
-    def contrast(similarity, outlier):
-        given["similarity"] = similarity
-
-    monkeypatch.setattr(room, "pixel_probe", probe)
-    monkeypatch.setattr(room, "neighbor_contrast", contrast)
-    sources = photos(7)
-    run_experiments(tiny, sources, block=1, outlier_rule=rule, seeds=1, batch=3)
-    expected = tiny.tokens(sources, layers=[1], norm=False).layers[1].patches
-    torch.testing.assert_close(given["tokens"], expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(given["norms"], expected.norm(dim=-1))
-    assert given["outlier"].equal(largest(given["norms"]))
-    pixels = torch.stack([tiny.preprocessing(p.source) for p in sources])
+def test_what_is_probed_is_what_the_backbone_says(tiny):
+    sources = photos(12)
+    settings = ProbeSettings(seeds=1, batch=5)
+    found = run_experiments(tiny, sources, block=1, outlier_rule=largest, settings=settings)
+    tokens = tiny.tokens(sources, layers=[1], norm=False).layers[1].patches
+    outlier = largest(tokens.norm(dim=-1))
+    pixels = torch.stack([tiny.preprocessing(source.source) for source in sources])
     with torch.no_grad():
         embedded = tiny.network.patch_embed.proj(pixels)
-    torch.testing.assert_close(given["similarity"], neighbor_similarity(embedded).flatten(1))
-    small = np.asarray(sources[0].source.resize((32, 32), Image.BICUBIC))
-    corner = small[8:16, 24:32].transpose(2, 0, 1).reshape(-1)  # row 1, column 3 of the grid
-    np.testing.assert_array_equal(given["levels"][0, 7], corner)
+    contrast = neighbor_contrast(neighbor_similarity(embedded).flatten(1), outlier)
+    levels = patch_levels(pixels, tiny.preprocessing, tiny.patch)
+    assert found.redundancy.auroc == pytest.approx(contrast.auroc, abs=1e-3)
+    assert found.redundancy.normal == pytest.approx(contrast.normal, abs=1e-4)
+    expected = pixel_probe(tokens, levels, outlier, seeds=1)
+    assert found.pixels.row("normal").means == pytest.approx(expected.row("normal").means, rel=1e-2)
+    assert found.fraction == float(outlier.float().mean())
 
 
 def test_patch_levels_undo_the_preprocessing_at_any_shape(tiny):
@@ -117,7 +110,13 @@ def test_patch_levels_undo_the_preprocessing_at_any_shape(tiny):
 
 def test_results_do_not_depend_on_the_batch(tiny):
     runs = [
-        run_experiments(tiny, photos(12), block=2, outlier_rule=largest, seeds=1, batch=batch)
+        run_experiments(
+            tiny,
+            photos(12),
+            block=2,
+            outlier_rule=largest,
+            settings=ProbeSettings(seeds=1, batch=batch),
+        )
         for batch in (1, 5)
     ]
     assert runs[0].redundancy.auroc == pytest.approx(runs[1].redundancy.auroc, abs=1e-3)
@@ -126,34 +125,40 @@ def test_results_do_not_depend_on_the_batch(tiny):
 
 
 def test_half_precision_and_room_for_fewer_images(tiny, monkeypatch):
-    full = run_experiments(tiny, photos(16), block=2, outlier_rule=largest, seeds=1)
+    full = run_experiments(
+        tiny, photos(16), block=2, outlier_rule=largest, settings=ProbeSettings(seeds=1)
+    )
     monkeypatch.setattr(room, "MAX_FULL_BYTES", 0)
-    half = run_experiments(tiny, photos(16), block=2, outlier_rule=largest, seeds=1)
+    half = run_experiments(
+        tiny, photos(16), block=2, outlier_rule=largest, settings=ProbeSettings(seeds=1)
+    )
     for first, second in zip(full.pixels.rows, half.pixels.rows, strict=True):
         assert first.means == pytest.approx(second.means, rel=1e-2)
     assert half.redundancy == full.redundancy
     monkeypatch.setattr(room, "MAX_BYTES", 5 * 16 * (2 * 24 + 3 * 64))
-    assert run_experiments(tiny, photos(16), block=2, outlier_rule=largest, seeds=1).images == 5
+    assert (
+        run_experiments(
+            tiny, photos(16), block=2, outlier_rule=largest, settings=ProbeSettings(seeds=1)
+        ).images
+        == 5
+    )
 
 
-def test_bad_pictures_are_skipped_and_keep_the_labels_in_step(tiny, tmp_path, monkeypatch):
-    given = {}
-
-    def probe(tokens, outlier, labels, **_):
-        given["labels"] = labels.tolist()
-
-    monkeypatch.setattr(room, "class_probe", probe)
-    sources = photos(9)
+def test_bad_images_are_skipped_and_keep_the_labels_in_step(tiny, tmp_path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no image")
-    sources[4] = ImageSource("broken.jpg", broken)
-    found = run_experiments(
-        tiny, sources, block=2, outlier_rule=largest, labels=list(range(9)), seeds=1
-    )
-    assert [bad.name for bad in found.skipped] == ["broken.jpg"]
-    assert found.images == 8 and given["labels"] == [0, 1, 2, 3, 5, 6, 7, 8]
+    bad = ImageSource("broken.jpg", broken)
+    sources, labels = photos(24), [0, 0, 1] * 8
+
+    def run(sources, labels):
+        settings = ProbeSettings(labels=labels, seeds=1)
+        return run_experiments(tiny, sources, block=2, outlier_rule=largest, settings=settings)
+
+    found = run([*sources[:4], bad, *sources[4:]], [*labels[:4], 1, *labels[4:]])
+    assert [one.name for one in found.skipped] == ["broken.jpg"] and found.images == 24
+    assert found.classes == run(sources, labels).classes
     with pytest.raises(ImageError, match=r"none of 1 images can be read \(broken\.jpg"):
-        run_experiments(tiny, [sources[4]], block=2, outlier_rule=largest)
+        run_experiments(tiny, [bad], block=2, outlier_rule=largest, settings=ProbeSettings())
 
 
 def test_a_model_without_class_token_and_another_size():
@@ -163,10 +168,7 @@ def test_a_model_without_class_token_and_another_size():
         photos(12),
         block=0,
         outlier_rule=largest,
-        size=(24, 50),
-        labels=[0, 1] * 6,
-        seeds=1,
-        limit=8,
+        settings=ProbeSettings(size=(24, 50), labels=[0, 1] * 6, seeds=1, limit=8),
     )
     assert (found.size, found.grid, found.images) == ((24, 48), (3, 6), 8)
     assert [row.kind for row in found.classes.rows] == ["normal", "outlier"]
@@ -174,9 +176,11 @@ def test_a_model_without_class_token_and_another_size():
 
 def test_wrong_input_is_named(tiny):
     with pytest.raises(ImageError, match="3 labels for 2 images"):
-        run_experiments(tiny, photos(2), block=0, outlier_rule=largest, labels=[0, 1, 2])
+        run_experiments(
+            tiny, photos(2), block=0, outlier_rule=largest, settings=ProbeSettings(labels=[0, 1, 2])
+        )
     with pytest.raises(ModelError, match="blocks 0 to 2"):
-        run_experiments(tiny, photos(2), block=3, outlier_rule=largest)
+        run_experiments(tiny, photos(2), block=3, outlier_rule=largest, settings=ProbeSettings())
 
 
 def named(*names):

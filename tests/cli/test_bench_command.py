@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from clearvit.errors import ModelError
-from tests.cli.test_cli import clearvit, invoke, model  # noqa: F401 - a fixture
+from tests.helpers.commands import clearvit, invoke
 
 QUICK = ("--batch", "1,2", "--rounds", 1)
 
@@ -18,7 +18,7 @@ def photo(tmp_path_factory):
     return path
 
 
-def test_the_real_command_end_to_end(model, photo, tmp_path):  # noqa: F811
+def test_the_real_command_end_to_end(model, photo, tmp_path):
     out = tmp_path / "out"
     done = clearvit("bench", model, "--keep", 0.5, *QUICK, "--draw", photo, "--out", out)
     assert done.returncode == 0, done.stderr
@@ -32,13 +32,13 @@ def test_the_real_command_end_to_end(model, photo, tmp_path):  # noqa: F811
     assert done.stderr.strip().splitlines()[-1].startswith("next: clearvit compare")
 
 
-def test_json(model):  # noqa: F811
+def test_json(model):
     done = invoke("bench", model, model, *QUICK, "--no-memory", "--json")
     rows = json.loads(done.stdout)["rows"]
     assert len(rows) == 4 and rows[0]["ratio"]["median"] == 1 and rows[0]["memory"] is None
 
 
-def test_errors_name_the_remedy(model, photo, tmp_path):  # noqa: F811
+def test_errors_name_the_remedy(model, photo, tmp_path):
     done = invoke("bench", model, "--draw", photo, "--no-memory", "--out", tmp_path, *QUICK)
     assert isinstance(done.exception, ModelError) and "only pruned models" in str(done.exception)
     for options in (

@@ -4,21 +4,12 @@ import sys
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from clearvit.backbones.load import load
-from clearvit.backbones.saved import save
-from clearvit.cli import app
 from clearvit.errors import ClearvitError
 from clearvit.shards.read import open_tokens
-from tests.conftest import tiny_network
+from tests.helpers.commands import clearvit, invoke
 from tests.helpers.hostile import write_good, write_hostile
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    network = tiny_network(reg_tokens=2, no_embed_class=True)
-    return f"dir:{save(load(network), tmp_path_factory.mktemp('model'))}"
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +18,6 @@ def photos(tmp_path_factory):
     write_good(folder, 20)
     write_hostile(folder, 60)
     return folder
-
-
-def clearvit(*arguments, cwd=None):
-    """Run the real command in its own process."""
-    line = [sys.executable, "-m", "clearvit", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, cwd=cwd)
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_sixty_hostile_files_among_twenty_good_ones(model, photos, tmp_path):

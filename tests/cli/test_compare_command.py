@@ -3,14 +3,13 @@ import json
 import pytest
 
 from clearvit.errors import ClearvitError
-from tests.cli.test_cli import clearvit, invoke
-from tests.cli.test_diagnose_command import folder, models  # noqa: F401 - fixtures
+from tests.helpers.commands import clearvit, invoke
 from tests.helpers.pages import check
 
 FEW = ("--views", "12", "--reference-images", "2", "--size", "64", "--quick")
 
 
-def test_the_real_command_end_to_end(models, folder, tmp_path):  # noqa: F811
+def test_the_real_command_end_to_end(models, folder, tmp_path):
     (folder / "bad.jpg").write_bytes(b"no image")
     out = tmp_path / "out"
     done = clearvit("compare", *models, folder, "--out", out, *FEW)
@@ -26,7 +25,7 @@ def test_the_real_command_end_to_end(models, folder, tmp_path):  # noqa: F811
     assert (out / "pca.png").exists() and len(list((out / "reference").iterdir())) == 2
 
 
-def test_json_is_what_the_file_holds(models, folder, tmp_path):  # noqa: F811
+def test_json_is_what_the_file_holds(models, folder, tmp_path):
     done = invoke("compare", *models, folder, "--out", tmp_path, "--json", *FEW)
     assert done.exit_code == 0, done.output
     numbers = json.loads(done.stdout)
@@ -35,7 +34,7 @@ def test_json_is_what_the_file_holds(models, folder, tmp_path):  # noqa: F811
     assert len(numbers["images"]) == 3 and numbers["gap"]["views"] == 12
 
 
-def test_one_model_and_labels(models, folder, tmp_path):  # noqa: F811
+def test_one_model_and_labels(models, folder, tmp_path):
     for i, path in enumerate(sorted(folder.glob("*.png")) * 2):
         kind = tmp_path / "labels" / str(i % 2)
         kind.mkdir(parents=True, exist_ok=True)

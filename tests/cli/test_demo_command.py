@@ -4,8 +4,8 @@ from PIL import Image
 
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
-from tests.cli.test_cli import invoke
 from tests.conftest import tiny_network
+from tests.helpers.commands import invoke
 from tests.helpers.pages import check
 
 

@@ -2,28 +2,9 @@ import json
 
 import pytest
 
-from clearvit.backbones.load import load
-from clearvit.backbones.saved import save
 from clearvit.errors import ClearvitError
-from tests.cli.test_cli import clearvit, invoke
-from tests.conftest import tiny_network
-from tests.helpers.pages import check, made_images
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """Two saved models, the second with registers."""
-    networks = (tiny_network(), tiny_network(reg_tokens=2, no_embed_class=True))
-    folder = tmp_path_factory.mktemp("models")
-    return [f"dir:{save(load(n), folder / str(i))}" for i, n in enumerate(networks)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("photos")
-    for i, image in enumerate(made_images(3)):
-        image.save(made / f"{i}.png")
-    return made
+from tests.helpers.commands import clearvit, invoke
+from tests.helpers.pages import check
 
 
 def test_the_real_command_end_to_end(models, folder, tmp_path):

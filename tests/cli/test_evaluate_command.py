@@ -6,11 +6,11 @@ import pytest
 
 from clearvit.errors import ClearvitError
 from clearvit.evaluation.registry import TASKS
-from tests.cli.test_cli import invoke, model  # noqa: F401 - a fixture
+from tests.helpers.commands import invoke
 from tests.helpers.made_data import voc_masks
 
 
-def test_the_table_and_the_file(model, tmp_path):  # noqa: F811
+def test_the_table_and_the_file(model, tmp_path):
     voc = voc_masks(tmp_path / "voc")
     line = ("evaluate", "segmentation", model, "--data", voc, "--num-labelled", "2,all")
     line = (*line, "--iterations", 100)

@@ -7,8 +7,8 @@ import clearvit as cv
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
 from clearvit.pruning.pruned import PrunedBackbone
-from tests.cli.test_cli import clearvit, invoke
 from tests.conftest import tiny_network
+from tests.helpers.commands import clearvit, invoke
 from tests.helpers.photos import soft_photos
 
 QUICK = ("--epochs", 1, "--batch", 4, "--lr", 1e-2)

@@ -14,8 +14,7 @@ from PIL import Image
 from clearvit.cli import app
 from clearvit.errors import ClearvitError, OptionError
 from clearvit.options import choices_of, option_types
-from tests.cli.test_cli import invoke
-from tests.test_docs import PAGES
+from tests.helpers.commands import LINE, PAGES, invoke
 
 
 def leaves(group, prefix=""):
@@ -29,7 +28,6 @@ def leaves(group, prefix=""):
 
 COMMANDS = leaves(typer.main.get_command(app))
 VERBS = list(COMMANDS)
-LINE = re.compile(r"^(?:\$ )?(clearvit .*)$", re.MULTILINE)
 
 
 def fields_of(verb):

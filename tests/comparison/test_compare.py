@@ -345,7 +345,7 @@ def test_the_verb_is_a_root_name(base):
 
 
 def test_the_demo_end_to_end(demo_backbone, tmp_path):
-    raw = demo_backbone.resized(224)
+    raw = demo_backbone.resized(126)
     images = find_images(photos(2))
     sick = cv.testing.planted(raw, "high-norm", 0.02, block=8).backbone
     config = CompareConfig(
@@ -353,7 +353,7 @@ def test_the_demo_end_to_end(demo_backbone, tmp_path):
     )
     result = compare([raw, sick], images, config=config)
     first, second = result.rows
-    assert result.size == (224, 224) and result.gap.views == 12
+    assert result.size == (126, 126) and result.gap.views == 12
     assert 0 < result.gap.few < result.gap.raw  # ten views are nearer than one
     assert first.gap_closed == pytest.approx(0, abs=1e-6)
     assert second.distance > first.distance and second.gap_closed < 0

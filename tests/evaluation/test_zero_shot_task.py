@@ -23,7 +23,7 @@ from clearvit.backbones.saved import save  # noqa: E402
 from clearvit.backbones.sources.openclip import imagenet_names, imagenet_prompts  # noqa: E402
 from clearvit.errors import ImageError, ModelError, OptionError  # noqa: E402
 from clearvit.evaluation.evaluate import evaluate  # noqa: E402
-from tests.cli.test_cli import invoke  # noqa: E402
+from tests.helpers.commands import invoke  # noqa: E402
 from tests.helpers.made_data import class_folder, colour_image, save_png, voc_masks  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_tiny_clip.py"

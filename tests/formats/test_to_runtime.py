@@ -29,8 +29,8 @@ from clearvit.pruning.prune import prune
 from clearvit.testing import planted
 from clearvit.views.config import DenoiseConfig
 from clearvit.views.denoised import DenoisedBackbone
-from tests.cli.test_cli import invoke
 from tests.conftest import tiny_network
+from tests.helpers.commands import invoke
 from tests.helpers.made_pruned import prune_with, random_predictors, tiny_eva
 
 pytest.importorskip("onnxruntime")

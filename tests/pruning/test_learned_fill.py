@@ -108,7 +108,7 @@ def test_it_is_saved_loaded_and_distinguished(backbone, tmp_path):
 
 def test_a_graph_holds_it(backbone, tmp_path):
     pytest.importorskip("onnxruntime")
-    small = backbone.resized(64)
+    small = load(tiny_network(depth=2, reg_tokens=2)).resized(64)
     fill = fill_of("learned", backbone.width)
     pruned = prune_with(small, keep=0.6, scorer="class", fill=fill, merge=True)
     assert cv.export(pruned, tmp_path / "graph", format="onnx").checks[0].passed

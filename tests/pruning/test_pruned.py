@@ -15,8 +15,8 @@ from clearvit.pruning.config import SCORERS
 from clearvit.pruning.modules import Predictors
 from clearvit.pruning.prune import prune
 from clearvit.pruning.pruned import PrunedBackbone
-from tests.backbones.test_vit import ARCHITECTURES
 from tests.conftest import tiny_network
+from tests.helpers.architectures import ARCHITECTURES
 from tests.helpers.made_pruned import BACKBONES, fill_of, prune_with
 
 FILLS = ("similar", "delta", "mean", "learned")

@@ -17,7 +17,9 @@ from tests.helpers import GOLDEN
 DENOISED = GOLDEN / "phreg_denoised.npz"
 
 
-@pytest.mark.parametrize("name", ["astronaut_224", "chelsea_224", "chelsea_518"])
+@pytest.mark.parametrize(
+    "name", ["astronaut_224", "chelsea_224", pytest.param("chelsea_518", marks=pytest.mark.slow)]
+)
 def test_denoised_tokens_are_those_of_the_published_code(demo_backbone, name):
     import skimage
 
