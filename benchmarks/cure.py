@@ -28,7 +28,7 @@ from clearvit.images import find_images
 from data import DATA, RESULTS, data_path
 
 RESULT = RESULTS / "cure.md"
-KEPT_OUT = 20  # every n-th photo
+HELD_OUT = 20  # every n-th photo
 SEEN = 12  # of these, the first were looked at when an earlier recipe was chosen (tried.md)
 DEFAULT = CureConfig()
 
@@ -51,9 +51,9 @@ def main() -> None:
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
     torch.set_num_threads(options.threads)
-    pictures = [picture.source for picture in find_images(options.images)]
-    held = pictures[::KEPT_OUT][: options.reference]
-    training = [p for i, p in enumerate(pictures) if i % KEPT_OUT][: options.photos]
+    sources = [image.source for image in find_images(options.images)]
+    held = sources[::HELD_OUT][: options.reference]
+    training = [p for i, p in enumerate(sources) if i % HELD_OUT][: options.photos]
     raw = cv.load("demo", size=options.size)
     models, runs = [raw], []
     for registers in options.registers:

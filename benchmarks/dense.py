@@ -152,9 +152,9 @@ class Models:
         if options.test_time != "new":
             return cv.load(options.test_time)
         if not (saved / "clearvit.json").exists():
-            pictures = sorted((options.data / "photos").iterdir())[:: 480 // options.photos]
+            sources = sorted((options.data / "photos").iterdir())[:: 480 // options.photos]
             # At the model's own size: the small ones may show no high-norm token at all.
-            cv.cure(self["raw"], pictures, method="test-time", out=saved)
+            cv.cure(self["raw"], sources, method="test-time", out=saved)
         return cv.load(f"dir:{saved}")
 
     def fingerprint(self, row: str) -> str:

@@ -108,7 +108,7 @@ def healthy_half() -> VitBackbone:
 def planted(options: argparse.Namespace) -> str:
     """Known artifacts, and known absence of them."""
     backbone = healthy_half()
-    photos = [picture.source for picture in find_images(options.images)[::60]]
+    photos = [image.source for image in find_images(options.images)[::60]]
     rows, right = [], 0
     for kind in KINDS:
         for fraction in FRACTIONS:
@@ -149,7 +149,7 @@ def false_alarms(images: Path) -> str:
     """Random weights, and the last block of the demo model on another photo each time."""
     from clearvit.backbones.guarded_timm import timm
 
-    photos = [picture.source for picture in find_images(images)[::24]][:20]
+    photos = [image.source for image in find_images(images)[::24]][:20]
     random_weights = last_block = 0
     for seed in range(20):
         torch.manual_seed(seed)
@@ -221,7 +221,7 @@ def probe_rows(probe: Probe, published: object) -> list[str]:
 def cost(options: argparse.Namespace, rounds: int = 3) -> str:
     """Seconds of the quick diagnosis over seconds of its bare forward passes."""
     backbone = cv.load("demo")
-    photos = [picture.source for picture in find_images(options.images)[:QUICK_IMAGES]]
+    photos = [image.source for image in find_images(options.images)[:QUICK_IMAGES]]
     config = cv.DiagnoseConfig(quick=True)
     passes = len(photos) + VIEWS * QUICK_SHIFTED + COUNT
     ratios, seconds = [], []

@@ -109,14 +109,14 @@ METHODS: dict[str, Method] = {"ours": ours, "equations": equations, "published":
 
 def scene(grid: tuple[int, int], seed: int) -> Tensor:
     """Make features like centred keys: smooth noise and one object, (N, C)."""
-    chance = torch.Generator().manual_seed(seed)
-    coarse = torch.randn(1, WIDTH, 6, 8, generator=chance)
+    rng = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(1, WIDTH, 6, 8, generator=rng)
     smooth = F.interpolate(coarse, grid, mode="bicubic")[0]
-    fine = torch.randn(WIDTH, *grid, generator=chance)
+    fine = torch.randn(WIDTH, *grid, generator=rng)
     height, width = grid[0] // 3, grid[1] // 3
-    top = int(torch.randint(grid[0] - height, (1,), generator=chance))
-    left = int(torch.randint(grid[1] - width, (1,), generator=chance))
-    thing = torch.randn(WIDTH, 1, 1, generator=chance)
+    top = int(torch.randint(grid[0] - height, (1,), generator=rng))
+    left = int(torch.randint(grid[1] - width, (1,), generator=rng))
+    thing = torch.randn(WIDTH, 1, 1, generator=rng)
     features = 0.5 * smooth + 0.3 * fine
     features[:, top : top + height, left : left + width] += thing
     flat = features.flatten(1).T.contiguous()

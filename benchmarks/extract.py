@@ -59,8 +59,8 @@ def main() -> None:
 def links(images: Path, folder: Path, count: int) -> Path:
     """Fill a folder with links to `count` photos, repeating them if there are fewer."""
     folder.mkdir()
-    for i, picture in enumerate(islice(cycle(find_images(images)), count)):
-        source = Path(str(picture.source)).resolve()
+    for i, image in enumerate(islice(cycle(find_images(images)), count)):
+        source = Path(str(image.source)).resolve()
         (folder / f"{i:05d}{source.suffix}").symlink_to(source)
     return folder
 
@@ -69,7 +69,7 @@ def speed(options: argparse.Namespace, images: Path, folder: Path) -> dict[str, 
     """Images per second of each way, one number per round."""
     backbone = cv.load(options.model, size=options.size)
     network, preprocess = timm_pieces(backbone, options.size)
-    paths = [str(picture.source) for picture in find_images(images)]
+    paths = [str(image.source) for image in find_images(images)]
     config = cv.TokenConfig(batch=BATCH, shard=SHARD)
     ways: dict[str, Callable[[Path], object]] = {
         "clearvit tokens": lambda out: cv.save_tokens(backbone, images, out=out, config=config),

@@ -1,6 +1,6 @@
 """Draw the figures of the documentation that show the demo model or a page of results.
 
-    python benchmarks/figures.py [tokens denoise export bench evaluate] [--size 448] [--threads 2]
+    python benchmarks/figures.py [tokens look diagnose retrieval …] [--size 448] [--threads 2]
 
 Photos are those that installed packages bring along; charts are drawn from docs/results/, so a page
 of results comes first. Writes docs/images/NAME.png.
@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
 import clearvit as cv
-from clearvit.demo.photos import packaged_photos
+from clearvit.artifacts.report.figures import draw_norms
+from clearvit.artifacts.report.maps import draw_examples
+from clearvit.demo.photos import packaged_photos, prepare_photos
 from clearvit.images import read_image
 from clearvit.report.chart import COLORS, MARKERS, new_chart, style_axes
 from clearvit.report.figure import INK, Panel, draw_panels, save_figure
@@ -55,16 +60,16 @@ def colors(features: Tensor, grid: tuple[int, int], basis: PCA | None = None) ->
 
 def tokens(out: Path, size: int) -> None:
     """What `backbone.tokens` holds."""
-    picture = photo()
+    subject = photo()
     backbone = cv.load("demo", size=size)
-    seen = backbone.tokens(picture, layers=[2, 5, 8, 11], norm=False, capture=("key", "attention"))
-    final = backbone.tokens(picture)
+    seen = backbone.tokens(subject, layers=[2, 5, 8, 11], norm=False, capture=("key", "attention"))
+    final = backbone.tokens(subject)
     prefix, grid = seen.prefix.shape[1], seen.grid
-    shape = picture.height / picture.width
+    shape = subject.height / subject.width
     length = seen.layers[8].patches[0].norm(dim=-1).reshape(grid).numpy()
     looked = seen.attention[11][0, :, 0, prefix:].mean(0).reshape(grid).numpy()
     keys = seen.key[11][0, :, prefix:].movedim(0, 1).flatten(1)
-    shown = np.asarray(picture)
+    shown = np.asarray(subject)
 
     def coloured(title: str, features: Tensor, note: str) -> Panel:
         return Panel(title, image=colors(features, grid), note=note, aspect=shape)
@@ -79,11 +84,46 @@ def tokens(out: Path, size: int) -> None:
         coloured(f"tokens.layers[{b}]", seen.layers[b].patches[0], "patches") for b in (2, 5, 8)
     ]
     second.append(
-        Panel("norms of layers[8]", None, length, "norm=False", aspect=shape, label="length")
+        Panel("norms of layers[8]", None, length, "norm=False", aspect=shape, label="norm")
     )
-    caption = "Colours are the first three principal components of each map on its own."
+    caption = "Colors are the first three principal components of each map on its own."
     figure = draw_panels([first, second], title="Tokens of one photo, demo model", caption=caption)
     save_figure(figure, out)
+
+
+def look(out: Path, _: int) -> None:
+    """The figure of `clearvit look`, at the size the model was trained for."""
+    coffee = next(path for path in packaged_photos() if path.stem == "coffee")
+    with tempfile.TemporaryDirectory() as folder:
+        (drawn,) = cv.look(cv.load("demo"), coffee, out=folder, layers=(8, 10, 11))
+        shutil.copyfile(drawn, out)
+
+
+def diagnose(out: Path, _: int) -> None:
+    """Norms by block and two photos, as on the page of `clearvit diagnose`."""
+    quiet = {"equivariance": False, "experiments": False}
+    found = cv.diagnose(cv.load("demo"), list(packaged_photos()), **quiet)
+    examples = draw_examples(replace(found, examples=found.examples[:2]))
+    assert examples is not None
+    parts = [rendered(figure) for figure in (draw_norms(found), examples)]
+    whole = Image.new("RGB", (max(p.width for p in parts), sum(p.height for p in parts)), "white")
+    whole.paste(parts[0], (0, 0))
+    whole.paste(parts[1], (0, parts[0].height))
+    whole.save(out, optimize=True)
+
+
+def rendered(figure: Figure) -> Image.Image:
+    with tempfile.TemporaryDirectory() as folder:
+        return Image.open(save_figure(figure, Path(folder) / "part.png")).convert("RGB")
+
+
+def retrieval(out: Path, _: int) -> None:
+    """A part of a photo, found among the photos and explained."""
+    with tempfile.TemporaryDirectory() as folder:
+        photos = prepare_photos(Path(folder) / "images", None, parts=2)
+        backbone = cv.load("demo", size=224)
+        index = cv.Index.build(backbone, photos.everything, out=Path(folder) / "index")
+        index.search(photos.query, k=1, rerank=10, weight=1.0)[0].explain(out)
 
 
 def denoise(out: Path, size: int) -> None:
@@ -120,14 +160,14 @@ def heated(title: str, values: Tensor, label: str, shape: float) -> Panel:
 
 def export(out: Path, size: int) -> None:
     """The same tokens from torch and from graphs, and what is left between them."""
-    picture = photo()
+    subject = photo()
     backbone = cv.load("demo", size=size)
-    shape = picture.height / picture.width
-    ours = backbone.tokens(picture)
+    shape = subject.height / subject.width
+    ours = backbone.tokens(subject)
     unit = ours.patches.square().mean().sqrt()
     basis = PCA.fit(ours.patches[0])
     first = [Panel("torch", colors(ours.patches[0], ours.grid, basis), aspect=shape)]
-    second = [Panel("photo", image=np.asarray(picture))]
+    second = [Panel("photo", image=np.asarray(subject))]
     settings = {
         "ONNX Runtime": ("onnx", None),
         "OpenVINO": ("openvino", None),
@@ -136,11 +176,11 @@ def export(out: Path, size: int) -> None:
     for title, (kind, quantize) in settings.items():
         with tempfile.TemporaryDirectory() as folder:
             cv.export(backbone, folder, format=kind, quantize=quantize)  # type: ignore[arg-type]
-            theirs = cv.load(f"{kind}:{folder}").tokens(picture)
+            theirs = cv.load(f"{kind}:{folder}").tokens(subject)
         away = ((theirs.patches - ours.patches)[0].abs().amax(-1) / unit).log10()
         first.append(Panel(title, colors(theirs.patches[0], ours.grid, basis), aspect=shape))
         second.append(heated("largest difference", away.reshape(ours.grid), "log10", shape))
-    caption = "Differences in units of the root mean square of all tokens; one colour space above."
+    caption = "Differences in units of the root mean square of all tokens; one color space above."
     figure = draw_panels([first, second], title=f"Exported graphs, {size} px", caption=caption)
     save_figure(figure, out)
 
@@ -213,8 +253,8 @@ def evaluate(out: Path, _: int) -> None:
             mean, low, high = (np.array(values) for values in zip(*mine.values(), strict=True))
             x = np.array(list(mine)) * 1.06 ** (number - 1)  # beside each other
             bars = np.stack([mean - low, high - mean])
-            mark, colour = MARKERS[number], COLORS[number]
-            style = {"color": colour, "ms": 5, "lw": 1.4, "elinewidth": 1, "label": model}
+            mark, hue = MARKERS[number], COLORS[number]
+            style = {"color": hue, "ms": 5, "lw": 1.4, "elinewidth": 1, "label": model}
             axes.errorbar(x, mean, bars, fmt=mark + "-", **style)
         axes.set_xscale("log")
         axes.set_xticks(list(raw), [f"{n}\nraw {value:.1f}" for n, value in raw.items()])
@@ -230,6 +270,9 @@ def evaluate(out: Path, _: int) -> None:
 
 FIGURES: dict[str, Callable[[Path, int], None]] = {
     "tokens": tokens,
+    "look": look,
+    "diagnose": diagnose,
+    "retrieval": retrieval,
     "denoise": denoise,
     "export": export,
     "bench": bench,

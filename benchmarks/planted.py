@@ -63,8 +63,8 @@ def main() -> None:
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
     torch.set_num_threads(options.threads)
-    pictures = find_images(options.images)
-    held, training = pictures[::20][: options.held], [p for i, p in enumerate(pictures) if i % 20]
+    sources = find_images(options.images)
+    held, training = sources[::20][: options.held], [p for i, p in enumerate(sources) if i % 20]
     chosen = [p.source for p in training[: options.photos]]
     base = shortened(cv.load("demo", size=224))
     runs = [(WRITTEN, seed) for seed in range(options.seeds)] + [(name, 0) for name in ROWS]
@@ -111,16 +111,16 @@ def row(
     )
     with tempfile.TemporaryDirectory() as folder:
         cured = cv.cure(sick, training, out=Path(folder) / "out", config=config)
-    contenders = {"planted": sick, "cured": cured, "clean": base}
+    models = {"planted": sick, "cured": cured, "clean": base}
     if name == WRITTEN:
-        contenders["test-time"] = test_time(sick, training)
+        models["test-time"] = test_time(sick, training)
     errors: dict[str, list[float]] = {}
     for photo in held:
         truth = cv.denoise(base, photo).patches[0]
         places = mask(photo)[0]
         if not places.any():
             continue
-        found = {way: backbone.tokens(photo) for way, backbone in contenders.items()}
+        found = {way: backbone.tokens(photo) for way, backbone in models.items()}
         for way, tokens in {**found, "averaged": cv.denoise(sick, photo)}.items():
             errors.setdefault(way, []).append(error(tokens.patches[0], truth, places))
         if name.endswith("instead of the patch"):

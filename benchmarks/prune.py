@@ -130,7 +130,7 @@ def column(
     """Time all rows in turn at one batch size, and a matrix product with them."""
     pixels = torch.randn(batch, 3, *dense.fitting_size())
     others = [row for row in rows if row != FIRST]
-    backbones = {row: contender(row, dense, model, batch, options.work) for row in others}
+    backbones = {row: load_entry(row, dense, model, batch, options.work) for row in others}
     passes: list[Callable[[], object]] = [lambda: dense.network.forward_features(pixels)]
     passes += [lambda b=one: b.forward(pixels) for one in backbones.values()]  # type: ignore[misc]
     product, cost = sgemm(torch.device("cpu"))
@@ -176,7 +176,7 @@ def backbone_of(model: str, size: int) -> VitBackbone:
     return loaded
 
 
-def contender(row: str, dense: VitBackbone, model: str, batch: int, work: Path) -> cv.Backbone:
+def load_entry(row: str, dense: VitBackbone, model: str, batch: int, work: Path) -> cv.Backbone:
     """Make the backbone of a row; graphs are exported once for each model, size and batch."""
     pruned = prune(dense, keep=KEEP)
     if row == "dense clearvit":

@@ -40,8 +40,8 @@ def main() -> None:
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
     backbone = cv.load("demo", size=options.size)
-    pictures = find_images(options.images)
-    chosen = pictures[:: max(1, len(pictures) // options.photos)][: options.photos]
+    sources = find_images(options.images)
+    chosen = sources[:: max(1, len(sources) // options.photos)][: options.photos]
     pixels = torch.cat(list(backbone.pixels([p.source for p in chosen])))
     text = table(options, backbone, pixels) + merging(options, backbone, pixels)
     RESULT.parent.mkdir(parents=True, exist_ok=True)

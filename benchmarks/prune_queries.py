@@ -46,7 +46,7 @@ def main() -> None:
     index = described(dense, collection.images)
     lines = [f"| dense | dense | {shown(right(index, index, labels))} | |"]
     base = right(index, index, labels)
-    for name, pruned in contenders(dense, options):
+    for name, pruned in load_models(dense, options):
         queries = described(pruned, collection.images)
         for of, gallery in (("dense", index), ("pruned alike", queries)):
             found = right(queries, gallery, labels)
@@ -57,7 +57,9 @@ def main() -> None:
     options.out.write_text(page(lines, options, len(labels)))
 
 
-def contenders(dense: cv.Backbone, options: argparse.Namespace) -> list[tuple[str, PrunedBackbone]]:
+def load_models(
+    dense: cv.Backbone, options: argparse.Namespace
+) -> list[tuple[str, PrunedBackbone]]:
     found = []
     learned = cv.load(options.learned, size=options.size) if options.learned else None
     for keep in options.keep:

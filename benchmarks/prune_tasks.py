@@ -110,9 +110,9 @@ def trained(dense: cv.Backbone, options: argparse.Namespace) -> Trained:
         lr=options.lr,
         unfreeze=options.unfreeze,
     )
-    pictures = [picture.source for picture in find_images(options.data / "photos")]
+    sources = [image.source for image in find_images(options.data / "photos")]
     before = time.process_time()
-    backbone = prune(dense, pictures, out=out, config=choice)
+    backbone = prune(dense, sources, out=out, config=choice)
     if not clock.exists():
         write_json(clock, {"cpu_minutes": (time.process_time() - before) / 60})
     return Trained(backbone, json.loads(clock.read_text()))

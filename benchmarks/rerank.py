@@ -117,10 +117,10 @@ def photographed(folder: Path, side: int) -> Images:
     from clearvit.retrieval.image_features import extract_features, make_spec
 
     backbone = cv.load("demo", size=224)
-    pictures = find_images(folder)
-    chosen = pictures[:: max(1, len(pictures) // (1 + CANDIDATES))][: 1 + CANDIDATES]
+    everything = find_images(folder)
+    chosen = everything[:: max(1, len(everything) // (1 + CANDIDATES))][: 1 + CANDIDATES]
     spec = make_spec(backbone, IndexConfig(grid=side))
-    paths = [str(picture.source) for picture in chosen]
+    paths = [str(image.source) for image in chosen]
     parts = [extract_features(backbone, pixels, spec) for pixels in backbone.pixels(paths)]
     return Images(*(torch.cat([getattr(p, n) for p in parts]) for n in Images.__annotations__))
 

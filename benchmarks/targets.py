@@ -37,7 +37,7 @@ def main() -> None:
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
     torch.set_num_threads(os.cpu_count() or 1)
-    photos = [picture.source for picture in find_images(options.images)[: options.photos]]
+    photos = [image.source for image in find_images(options.images)[: options.photos]]
     backbone = cv.load("demo", size=options.size)
     ratios = []
     for number in range(options.rounds):

@@ -76,8 +76,8 @@ def main() -> None:
             sys.exit(f"'{folder}' is not there; pass --images PHOTOS --classes IMAGEFOLDER.")
     torch.set_num_threads(options.threads)
     backbone = cv.load("demo", size=options.size)
-    pictures = find_images(options.images)
-    finding, held = pictures[::2], pictures[1::2]
+    sources = find_images(options.images)
+    finding, held = sources[::2], sources[1::2]
     started = time.monotonic()
     found = find_neurons(backbone, [str(p.source) for p in finding], limit=options.find)
     minutes = (time.monotonic() - started) / 60

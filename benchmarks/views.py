@@ -47,8 +47,8 @@ def main() -> None:
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
-    pictures = find_images(options.images)
-    chosen = pictures[:: max(1, len(pictures) // options.photos)][: options.photos]
+    sources = find_images(options.images)
+    chosen = sources[:: max(1, len(sources) // options.photos)][: options.photos]
     sections = []
     for size in options.size:
         backbone = cv.load("demo", size=size)

@@ -38,15 +38,15 @@ from clearvit.evaluation import Table
 from clearvit.files import write_json, written_whole
 
 console = Console(highlight=False, markup=False, soft_wrap=True)
-COLOURS = {"red": (220, 40, 40), "green": (40, 190, 60), "blue": (50, 70, 220)}
-COLOURS |= {"yellow": (225, 210, 50)}
+COLORS = {"red": (220, 40, 40), "green": (40, 190, 60), "blue": (50, 70, 220)}
+COLORS |= {"yellow": (225, 210, 50)}
 SHAPES: dict[str, Callable[[Any, Any], Any]] = {  # of x and y from -1 to 1, True inside
     "square": lambda x, y: np.maximum(abs(x), abs(y)) < 0.85,
     "ring": lambda x, y: abs(x**2 + y**2 - 0.65) < 0.35,
     "cross": lambda x, y: (np.minimum(abs(x), abs(y)) < 0.3) & (np.maximum(abs(x), abs(y)) < 1),
 }
 GROUNDS = {"dark": 45, "light": 205}
-NAMES = tuple(f"{colour} {shape}" for colour, shape in product(COLOURS, SHAPES))
+NAMES = tuple(f"{color} {shape}" for color, shape in product(COLORS, SHAPES))
 MEAN, STD = [0.5, 0.5, 0.5], [0.25, 0.25, 0.25]
 
 Content = tuple[str, ...]  # the background, and the names of the shapes in front of it
@@ -84,37 +84,37 @@ def contents() -> list[Content]:
     return [(f"{ground} background", *some) for some in shapes for ground in GROUNDS]
 
 
-def drawn(content: Content, size: int, chance: np.random.Generator) -> tuple[Any, Any]:
+def drawn(content: Content, size: int, rng: np.random.Generator) -> tuple[Any, Any]:
     """Draw shapes at random places: pixels (size, size, 3) and the mask (size, size), uint8.
 
     The mask holds 0 for the background and the place of its colour + 1 for a shape. Each shape
     keeps to a half of its own where there are two.
     """
     ground, *shapes = content
-    pixels = GROUNDS[ground.split()[0]] + chance.uniform(-25, 25) + np.zeros((size, size, 3))
-    pixels += chance.normal(0, 6, pixels.shape)
+    pixels = GROUNDS[ground.split()[0]] + rng.uniform(-25, 25) + np.zeros((size, size, 3))
+    pixels += rng.normal(0, 6, pixels.shape)
     mask = np.zeros((size, size), dtype=np.uint8)
-    across = chance.random() < 0.5
+    across = rng.random() < 0.5
     rows, columns = np.mgrid[:size, :size] / size
-    for half, name in enumerate(chance.permutation(shapes)):
-        colour, shape = name.split()
-        radius = chance.uniform(0.18, 0.24) if len(shapes) > 1 else chance.uniform(0.2, 0.4)
+    for half, name in enumerate(rng.permutation(shapes)):
+        color, shape = name.split()
+        radius = rng.uniform(0.18, 0.24) if len(shapes) > 1 else rng.uniform(0.2, 0.4)
         low = np.array([half / len(shapes), 0.0]) + radius
         high = np.array([(half + 1) / len(shapes), 1.0]) - radius
-        y, x = chance.uniform(low, np.maximum(low, high))[:: 1 if across else -1]
+        y, x = rng.uniform(low, np.maximum(low, high))[:: 1 if across else -1]
         inside = SHAPES[shape]((columns - x) / radius, (rows - y) / radius)
-        tint = np.array(COLOURS[colour]) + chance.normal(0, 12, 3)
-        pixels[inside] = tint + chance.normal(0, 6, (int(inside.sum()), 3))
-        mask[inside] = 1 + list(COLOURS).index(colour)
+        tint = np.array(COLORS[color]) + rng.normal(0, 12, 3)
+        pixels[inside] = tint + rng.normal(0, 6, (int(inside.sum()), 3))
+        mask[inside] = 1 + list(COLORS).index(color)
     return np.clip(pixels, 0, 255).astype(np.uint8), mask
 
 
-def caption(content: Content, chance: np.random.Generator) -> str:
+def caption(content: Content, rng: np.random.Generator) -> str:
     """Say what a picture shows, in one of the 80 sentences."""
     ground, *shapes = content
-    words = f"{' and a '.join(chance.permutation(shapes))} on a {ground}" if shapes else ground
+    words = f"{' and a '.join(rng.permutation(shapes))} on a {ground}" if shapes else ground
     prompts = imagenet_prompts()
-    return prompts[chance.integers(len(prompts))].format(words)
+    return prompts[rng.integers(len(prompts))].format(words)
 
 
 def batch_at(step: int, config: Config) -> tuple[Tensor, list[str]]:
@@ -122,14 +122,14 @@ def batch_at(step: int, config: Config) -> tuple[Tensor, list[str]]:
 
     All simple pictures are among them, so that neighbours such as two red shapes are told apart.
     """
-    chance = np.random.default_rng((config.seed, step))
+    rng = np.random.default_rng((config.seed, step))
     simple, double = contents()[:26], contents()[26:]
-    more = chance.permutation(len(double))[: config.batch - len(simple)]
+    more = rng.permutation(len(double))[: config.batch - len(simple)]
     chosen = [*simple, *(double[i] for i in more)]
-    pixels = np.stack([drawn(content, config.size, chance)[0] for content in chosen])
+    pixels = np.stack([drawn(content, config.size, rng)[0] for content in chosen])
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
     scaled = (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
-    return scaled, [caption(content, chance) for content in chosen]
+    return scaled, [caption(content, rng) for content in chosen]
 
 
 # --- the model --------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ def train(config: Config) -> Any:
     start, right = time.process_time(), 0.0
     for step in track(range(config.steps), "training", console=console):
         images, captions = batch_at(step, config)
-        pictures = model.encode_image(images, normalize=True)
+        seen = model.encode_image(images, normalize=True)
         texts = model.encode_text(tokenizer(captions), normalize=True)
-        logits = model.logit_scale.exp() * pictures @ texts.T
+        logits = model.logit_scale.exp() * seen @ texts.T
         truth = torch.arange(len(images))
         loss = (F.cross_entropy(logits, truth) + F.cross_entropy(logits.T, truth)) / 2
         optimizer.zero_grad()
@@ -199,17 +199,17 @@ def write_data(out: Path, config: Config, count: int) -> tuple[Path, Path]:
     """
     single, scenes = out / "shapes", out / "scenes"
     for i in range(count):
-        chance = np.random.default_rng((config.seed, 1_000_000_007, i))  # no step is that late
-        name, ground = NAMES[i % len(NAMES)], f"{chance.choice(list(GROUNDS))} background"
+        rng = np.random.default_rng((config.seed, 1_000_000_007, i))  # no step is that late
+        name, ground = NAMES[i % len(NAMES)], f"{rng.choice(list(GROUNDS))} background"
         _write(
             single / name.replace(" ", "_") / f"{i:04d}.png",
-            drawn((ground, name), config.size, chance)[0],
+            drawn((ground, name), config.size, rng)[0],
         )
-        two = chance.permutation(NAMES)[:2]
-        pixels, mask = drawn((ground, *two), config.size, chance)
+        two = rng.permutation(NAMES)[:2]
+        pixels, mask = drawn((ground, *two), config.size, rng)
         _write(scenes / "images" / "val" / f"{i:04d}.png", pixels)
         _write(scenes / "masks" / "val" / f"{i:04d}.png", mask)
-    lines = [", ".join(name for name in NAMES if name.startswith(colour)) for colour in COLOURS]
+    lines = [", ".join(name for name in NAMES if name.startswith(color)) for color in COLORS]
     grounds = ", ".join(f"{ground} background" for ground in GROUNDS)
     (scenes / "classes.txt").write_text("\n".join([grounds, *lines]) + "\n")
     return single, scenes

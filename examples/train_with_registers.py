@@ -82,16 +82,16 @@ class Data:
 
 def read_images(folder: Path, config: Config) -> Data:
     """Decode an ImageFolder once; bad files are skipped and listed."""
-    pictures = [p for p in find_images(folder) if "/" in p.name and folder.is_dir()]
-    classes = sorted({p.name.split("/")[0] for p in pictures})
+    sources = [p for p in find_images(folder) if "/" in p.name and folder.is_dir()]
+    classes = sorted({p.name.split("/")[0] for p in sources})
     if len(classes) < 2:
         found = f"only one class folder, '{classes[0]}'" if classes else "no class folders"
         raise cv.ImageError(f"'{folder}' has {found}; put images into two or more FOLDER/CLASS/.")
-    edge, count = config.size * 9 // 8, len(pictures)
+    edge, count = config.size * 9 // 8, len(sources)
     console.print(f"{count} images, {len(classes)} classes: {3e-6 * count * edge**2:.0f} MB memory")
     images = torch.empty((count, 3, edge, edge), dtype=torch.uint8)
     labels: list[int] = []
-    decoded = batches(pictures, lambda image: ImageOps.fit(image, (edge, edge)), size=64)
+    decoded = batches(sources, lambda image: ImageOps.fit(image, (edge, edge)), size=64)
     for batch in track(decoded, "decoding", -(-count // 64), console=console):
         for name, item in zip(batch.names, batch.items, strict=True):
             images[len(labels)] = torch.from_numpy(np.array(item)).permute(2, 0, 1)
@@ -107,11 +107,11 @@ def read_images(folder: Path, config: Config) -> Data:
 
 def batch_at(step: int, data: Data, config: Config) -> tuple[Tensor, Tensor]:
     """Choose, crop and flip the images of a step, from (seed, step) alone, so runs can resume."""
-    chance = np.random.default_rng((config.seed, step))
-    rows = data.train[chance.permutation(len(data.train))[: config.batch]]
-    corners = chance.integers(0, data.images.shape[-1] - config.size + 1, (len(rows), 2))
+    rng = np.random.default_rng((config.seed, step))
+    rows = data.train[rng.permutation(len(data.train))[: config.batch]]
+    corners = rng.integers(0, data.images.shape[-1] - config.size + 1, (len(rows), 2))
     crops = [
-        image[:, y : y + config.size, x : x + config.size].flip([2] * int(chance.integers(2)))
+        image[:, y : y + config.size, x : x + config.size].flip([2] * int(rng.integers(2)))
         for image, (y, x) in zip(data.images[rows], corners, strict=True)
     ]
     return torch.stack(crops) / 127.5 - 1, data.labels[rows]  # -1..1, as timm's ViTs expect
@@ -206,9 +206,9 @@ def measure(folder: Path, data: Data, device: str = "cpu") -> tuple[dict[str, An
         right = backbone.network(pixels).argmax(1).cpu() == data.labels[rows]
     ratio = norms / norms.median(1, keepdim=True).values
     spread = ratio.log().abs().median(1, keepdim=True).values * 1.4826  # robust deviation
-    pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+    sources = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
     quick = cv.DiagnoseConfig(limit=LIMIT, equivariance=False, experiments=False)
-    diagnosis = cv.diagnose(backbone, pictures, config=quick)
+    diagnosis = cv.diagnose(backbone, sources, config=quick)
     first = prefix.shape[1]  # column of the first patch
     numbers = {
         "registers": first - 1,
