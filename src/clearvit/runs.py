@@ -56,7 +56,7 @@ def claim(
         kind: Which kind of run this is, such as "tokens"; another kind is refused.
         files: Glob patterns of what such a run writes; they stand in the plan, and `overwrite`
             removes nothing else.
-        overwrite: Start again where another run of this kind stands.
+        overwrite: Start again where a run of this kind stands, even one of the same plan.
         describe: Words the difference between two plans; given the keys, then both plans.
     """
     ours = json.loads(json.dumps({MARK: kind, "format": FORMAT, "files": list(files), **plan}))
@@ -80,7 +80,7 @@ def claim(
                 f"'{folder}' was made by another run: {changes}. Choose another --out, or"
                 " --overwrite to start again."
             )
-        if overwrite and differing:
+        if overwrite:
             for pattern in files:
                 for path in folder.glob(pattern):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -14,7 +14,12 @@ from torch import Tensor
 
 from clearvit.artifacts.config import DiagnoseConfig
 from clearvit.artifacts.equivariance import VIEWS, Equivariance, measure_equivariance
-from clearvit.artifacts.experiments import Experiments, labels_of, run_experiments
+from clearvit.artifacts.experiments import (
+    Experiments,
+    ProbeSettings,
+    labels_of,
+    run_experiments,
+)
 from clearvit.artifacts.norms import QUANTILES, BlockReport, block_report
 from clearvit.artifacts.observe import Observations, observe
 from clearvit.artifacts.outliers import Outliers, combine_masks, find_outliers
@@ -153,12 +158,9 @@ def diagnose(
     chosen, shifted = _choose_images(sources, config)
     size = vit.fitting_size(config.size)
     passes = Meter(progress, passes_needed(len(sources), config))
-    seen = observe(vit, chosen, size=size, batch=config.batch, advance=passes.advance)
-    moved = None
-    if shifted:
-        moved = measure_equivariance(
-            vit, shifted, size=size, batch=config.batch, advance=passes.advance
-        )
+    pace: dict[str, Any] = {"size": size, "batch": config.batch, "advance": passes.advance}
+    seen = observe(vit, chosen, **pace)
+    moved = measure_equivariance(vit, shifted, **pace) if shifted else None
     blocks = tuple(block_report(seen, i, seed=config.seed) for i in range(vit.depth))
     result = Diagnosis(
         model=vit.name,
@@ -193,15 +195,13 @@ def _experiments(
     passes: Meter,
 ) -> Experiments:
     report = found.blocks[found.peak]
+    settings = ProbeSettings(found.size, labels_of(sources), limit=config.limit, batch=config.batch)
     return run_experiments(
         backbone,
         sources,
         block=report.index,
         outlier_rule=lambda norms: combine_masks(norms, (report.high, report.low)),
-        size=found.size,
-        labels=labels_of(sources),
-        limit=config.limit,
-        batch=config.batch,
+        settings=settings,
         advance=passes.advance,
     )
 

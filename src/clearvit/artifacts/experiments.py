@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -99,17 +99,24 @@ class Experiments:
         return plain
 
 
+@dataclass(frozen=True)
+class ProbeSettings:
+    """What the experiments are run on."""
+
+    size: int | Size | None = None  # pixels to resize to, or (height, width); else the backbone's
+    labels: Sequence[int] | None = None  # of each image, see `labels_of`; else no class probe
+    seeds: int = 3  # runs of each probe; numbers are mean and standard deviation over them
+    limit: int = 64  # most images used, spread over all of them
+    batch: int = 4  # images per forward pass; only memory and speed depend on it
+
+
 def run_experiments(
     backbone: VitBackbone,
     sources: Sequence[ImageSource],
     *,
     block: int,
     outlier_rule: OutlierRule,
-    size: int | Size | None = None,
-    labels: Sequence[int] | None = None,
-    seeds: int = 3,
-    limit: int = 64,
-    batch: int = 4,
+    settings: ProbeSettings,
     advance: Callable[[int], None] | None = None,
 ) -> Experiments:
     """Run the experiments in one pass over the images, then on the CPU.
@@ -119,36 +126,15 @@ def run_experiments(
         sources: What to look at; unreadable ones are skipped. At least 64 make good numbers.
         block: Block whose output to probe, from 0 or from -1 backwards, before the final norm.
         outlier_rule: Marks outliers by the norms of the patch tokens, (I, N) -> (I, N) bool.
-        size: Pixels to resize to, one number or (height, width); else the backbone's own.
-        labels: Class of each image, see `labels_of`; without them there is no class probe.
-        seeds: Runs of each probe; the numbers are mean and standard deviation over them.
-        limit: Most images used, spread over all of them.
-        batch: Images per forward pass; only memory and speed depend on it.
+        settings: Size, labels, and how much is used.
         advance: Told how many more images are done.
-
-    Raises:
-        ImageError: No image can be read, or labels and images do not match.
     """
-    if labels is not None and len(labels) != len(sources):
-        raise ImageError(f"{len(labels)} labels for {len(sources)} images; give one for each.")
-    pixel_size = backbone.fitting_size(size)
-    (index,) = backbone.block_indices([block])
-    room = int(MAX_BYTES / _bytes_per_image(backbone, pixel_size))
-    chosen = choose_images(labels or [0] * len(sources), max(1, min(limit, room)))
-    seen = _collect(
-        backbone, [sources[i] for i in chosen], index, pixel_size, batch=batch, advance=advance
-    )
-    outlier = outlier_rule(seen.norms)
-    classes = None
-    if labels is not None:
-        label_of = {sources[i].name: labels[i] for i in chosen}
-        kinds = torch.tensor([label_of[name] for name in seen.names])
-        whole = {} if seen.cls is None else {"class": seen.cls}
-        classes = class_probe(seen.tokens, outlier, kinds, descriptors=whole, seeds=seeds)
+    seen = _collect(backbone, sources, block, settings, advance)
+    outlier, seeds = outlier_rule(seen.norms), settings.seeds
     return Experiments(
         model=backbone.name,
-        block=index,
-        size=pixel_size,
+        block=seen.block,
+        size=backbone.fitting_size(settings.size),
         grid=seen.grid,
         images=len(seen.names),
         fraction=float(outlier.float().mean()),
@@ -156,10 +142,17 @@ def run_experiments(
         redundancy=neighbor_contrast(seen.similarity, outlier),
         position=position_probe(seen.tokens, outlier, seen.grid, seeds=seeds),
         pixels=pixel_probe(seen.tokens, seen.levels, outlier, seeds=seeds),
-        classes=classes,
+        classes=_probe_classes(seen, outlier, seeds),
         published=PUBLISHED,
-        differences=_differences(backbone, index, len(seen.names)),
+        differences=_differences(backbone, seen.block, len(seen.names)),
     )
+
+
+def _probe_classes(seen: _Seen, outlier: Tensor, seeds: int) -> Probe | None:
+    if seen.labels is None:
+        return None
+    whole = {} if seen.cls is None else {"class": seen.cls}
+    return class_probe(seen.tokens, outlier, seen.labels, descriptors=whole, seeds=seeds)
 
 
 def labels_of(sources: Sequence[ImageSource]) -> list[int] | None:
@@ -214,9 +207,39 @@ class _Seen:
     levels: Tensor  # (I, N, D) uint8
     similarity: Tensor  # (I, N)
     cls: Tensor | None  # (I, C) of the block
+    labels: Tensor | None  # (I,)
+    block: int  # from 0
 
 
 def _collect(
+    backbone: VitBackbone,
+    sources: Sequence[ImageSource],
+    block: int,
+    settings: ProbeSettings,
+    advance: Callable[[int], None] | None,
+) -> _Seen:
+    """Choose images and run them through the network.
+
+    Raises:
+        ImageError: No image can be read, or labels and images do not match.
+    """
+    labels = settings.labels
+    if labels is not None and len(labels) != len(sources):
+        raise ImageError(f"{len(labels)} labels for {len(sources)} images; give one for each.")
+    size = backbone.fitting_size(settings.size)
+    (index,) = backbone.block_indices([block])
+    room = int(MAX_BYTES / _bytes_per_image(backbone, size))
+    chosen = choose_images(labels or [0] * len(sources), max(1, min(settings.limit, room)))
+    seen = _run_images(
+        backbone, [sources[i] for i in chosen], index, size, batch=settings.batch, advance=advance
+    )
+    if labels is None:
+        return seen
+    label_of = {sources[i].name: labels[i] for i in chosen}
+    return replace(seen, labels=torch.tensor([label_of[name] for name in seen.names]))
+
+
+def _run_images(
     backbone: VitBackbone,
     sources: Sequence[ImageSource],
     block: int,
@@ -252,6 +275,8 @@ def _collect(
         levels=levels,
         similarity=similarity,
         cls=cls if cls.shape[1] else None,
+        labels=None,
+        block=block,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ def observe(
     parts: list[dict[str, Tensor]] = []
     names: list[str] = []
     skipped: list[Skipped] = []
-    grid = (size[0] // backbone.patch[0], size[1] // backbone.patch[1])
+    grid = backbone.grid_of(size)
     with_attention = can_attend(backbone)
     loaded = batches(sources, lambda image: backbone.preprocessing(image, size), size=batch)
     with closing(loaded), torch.no_grad():
@@ -70,19 +71,9 @@ def observe(
                 advance(len(loaded_batch.names) + len(loaded_batch.skipped))
     if not parts:
         raise ImageError(f"none of {len(sources)} images could be read: {skipped[0].reason}.")
-    joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-    return Observations(
-        names=tuple(names),
-        skipped=tuple(skipped),
-        grid=grid,
-        norms=joined["norms"],
-        normed=joined["normed"],
-        attention=joined.get("attention"),
-        register_norms=joined["register_norms"],
-        register_attention=joined.get("register_attention"),
-        similarity=joined["similarity"],
-        position_stats=sums.result(),
-    )
+    joined: dict[str, Any] = {"attention": None, "register_attention": None}  # where none attends
+    joined |= {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    return Observations(tuple(names), tuple(skipped), grid, **joined, position_stats=sums.result())
 
 
 def can_attend(backbone: VitBackbone) -> bool:

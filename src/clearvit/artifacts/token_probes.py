@@ -32,6 +32,11 @@ PENALTIES = (1.0, 1e-1, 1e-2, 1e-3)  # L2 penalties tried for classes, strongest
 STEPS = 60  # of L-BFGS, at most
 MIDDLE = PENALTIES[2]  # where no image is left to choose with
 FOLDS = 4  # of the images, for classes
+CLASS_PROTOCOL = (
+    f"Logistic regression (L-BFGS) on one token per image; {FOLDS}-fold cross-validation over {{}}"
+    " images of {} classes (chance {:.2g} %), L2 penalty chosen within the training part,"
+    " standardized features; seeds change the tokens drawn and the folds."
+)
 # Part that the n-th image of a group goes to: of 8 images 5 train, 1 is held out, 2 are tested.
 PARTS = torch.tensor([0, 2, 0, 1, 0, 2, 0, 0])
 SPLIT = (
@@ -204,10 +209,7 @@ def class_probe(
         ("class top-1 %",),
         conclusive=not short,
         note=short or f"{len(classes)} images with outliers tested.",
-        protocol=f"Logistic regression (L-BFGS) on one token per image; {FOLDS}-fold"
-        f" cross-validation over {len(classes)} images of {count} classes (chance"
-        f" {100 / max(count, 1):.2g} %), L2 penalty chosen within the training part, standardized"
-        " features; seeds change the tokens drawn and the folds.",
+        protocol=CLASS_PROTOCOL.format(len(classes), count, 100 / max(count, 1)),
     )
     return replace(probe, rows=tuple(_row(kind, scores, probe) for kind, scores in runs.items()))
 

@@ -17,25 +17,27 @@ from clearvit.comparison.config import CompareConfig
 from clearvit.files import check_replaceable
 
 METAVAR = "RAW CURED… IMAGES"
+Arguments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar=METAVAR,
+        help="The raw model, models to compare with it (timm:NAME, hf:ID, openclip:ARCH/TAG,"
+        " dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option("--out", "-o", help="Directory of compare.html, compare.json and pca.png."),
+]
 
 
 @command(app, "compare")
 def compare(
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            metavar=METAVAR,
-            help="The raw model, models to compare with it (timm:NAME, hf:ID, openclip:ARCH/TAG,"
-            " dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
-            show_default=False,
-        ),
-    ],
+    arguments: Arguments,
     config: CompareConfig,
     run: Run,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="Directory of compare.html, compare.json and pca.png."),
-    ] = Path("compare"),
+    out: Out = Path("compare"),
 ) -> None:
     """Compare models with the first one: a table, a page, and tokens as colors before and after.
 

@@ -16,14 +16,16 @@ from clearvit.cli.console import errors, note
 from clearvit.cli.generate import command
 from clearvit.demo.config import DemoConfig
 
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Directory of all results; demo/ or demo-quick/."),
+]
+
 
 @command(app, "demo")
 def demo(
     config: DemoConfig,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Directory of all results; demo/ or demo-quick/."),
-    ] = None,
+    out: Out = None,
 ) -> None:
     """Diagnose, cure, compare, discover, search and prune a real ViT; end with one report.
 
@@ -49,18 +51,18 @@ def demo(
         with contextlib.redirect_stdout(sys.stderr if config.json else sys.stdout):
             app(step.arguments, standalone_mode=False)
         sys.stdout.flush()
-    shown = [step for step in steps if step.page is not None]
+    pages = {step.page: step.shell for step in steps if step.page is not None}
     page = combine_pages(
-        [step.page for step in shown if step.page],
+        list(pages),
         out / "report.html",
         f"The tokens of {config.model}, before and after",
         subtitle=f"{pace.size} px; every chapter names the command that made it.",
-        commands=[step.shell for step in shown],
+        commands=list(pages.values()),
     )
     minutes = (time.monotonic() - begun) / 60
     if config.json:
-        summary = {"report": str(page), "minutes": minutes, "commands": [s.shell for s in steps]}
-        print(json.dumps(summary))
+        commands = [step.shell for step in steps]
+        print(json.dumps({"report": str(page), "minutes": minutes, "commands": commands}))
         return
     errors.print(f"\n{minutes:.1f} minutes. Open the report in a browser:")
     print(page)

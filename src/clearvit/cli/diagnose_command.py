@@ -16,27 +16,29 @@ from clearvit.cli.generate import command
 from clearvit.files import check_replaceable
 
 METAVAR = "MODEL… IMAGES"
+Arguments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar=METAVAR,
+        help="One or more models (timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH or demo), then"
+        " a folder, a file or a quoted glob pattern.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", "-o", help="Directory for report.html and report.json, or one .html file."
+    ),
+]
 
 
 @command(app, "diagnose")
 def diagnose(
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            metavar=METAVAR,
-            help="One or more models (timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH or demo), then"
-            " a folder, a file or a quoted glob pattern.",
-            show_default=False,
-        ),
-    ],
+    arguments: Arguments,
     config: DiagnoseConfig,
     run: Run,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", help="Directory for report.html and report.json, or one .html file."
-        ),
-    ] = Path("report"),
+    out: Out = Path("report"),
 ) -> None:
     """Find artifact tokens and write a report: one HTML file, one JSON file.
 

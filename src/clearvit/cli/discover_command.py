@@ -52,15 +52,13 @@ def discover(
     from clearvit.discovery.discover import discover
     from clearvit.discovery.discovery_page import draw_discoveries
     from clearvit.files import check_replaceable, replace_json
-    from clearvit.images import ImageSource, find_images
+    from clearvit.images import find_images
 
     for name in ("boxes.json", "boxes.html") if files.draw else ("boxes.json",):
         check_replaceable(files.out / name)
     truth = read_voc_boxes(images, split=files.split) if has_voc_boxes(images) else None
-    if truth is None:
-        sources = find_images(images)  # a wrong path should not wait for a model
-    else:
-        sources = [ImageSource(image.name, image.image) for image in truth.images]
+    # a wrong path should not wait for a model
+    sources = find_images(images) if truth is None else truth.sources
     with warned(unless="were skipped"):  # listed at the end
         found = discover(run.load(model), sources, config=config)
     skipped = [*(truth.skipped if truth else ()), *found.skipped]

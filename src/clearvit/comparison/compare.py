@@ -129,15 +129,9 @@ def compare(
     average = average_views(models[0], data.reference, data.size, config, meter.advance)
     pixels = [_first_pixels(backbone, data) for backbone in models]
     times = time_models(models, pixels, rounds=config.rounds, advance=meter.advance)
-    baseline = Baseline(
-        first=studies[0],
-        times=times[0],
-        data=data,
-        average=average,
-        gap=measure_gap(studies[0], data, average),
-        rule=find_norm_rule([one.diagnosis for one in studies]),
-        neighbors=config.neighbors,
-    )
+    gap = measure_gap(studies[0], data, average)
+    rule = find_norm_rule([one.diagnosis for one in studies])
+    baseline = Baseline(studies[0], times[0], data, average, gap, rule, config.neighbors)
     result = _make_comparison(studies, times, baseline, config.shown_images)
     meter.finish()
     return result

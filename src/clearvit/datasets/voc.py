@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clearvit.datasets.splits import read_names
 from clearvit.errors import ImageError
-from clearvit.images import Skipped
+from clearvit.images import ImageSource, Skipped
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -33,6 +33,11 @@ class VocBoxes:
 
     images: tuple[AnnotatedImage, ...]
     skipped: tuple[Skipped, ...]
+
+    @property
+    def sources(self) -> list[ImageSource]:
+        """The images as all verbs take them."""
+        return [ImageSource(image.name, image.image) for image in self.images]
 
 
 def has_voc_boxes(folder: str | Path) -> bool:

@@ -55,6 +55,13 @@ def consensus(
         warnings.warn("all patches have the same features; the box is meaningless.", stacklevel=2)
         whole = torch.ones(shape, dtype=torch.bool)
         return [GridObject(enclosing_box(whole), 0, whole, 0.0, degenerate=True)]
+    return _cut_often(affinity, trusted, shape, objects)
+
+
+def _cut_often(
+    affinity: Tensor, trusted: Tensor, shape: tuple[int, int], objects: int
+) -> list[GridObject]:
+    """Cut what the objects found before have left, as long as that gives objects."""
     free = torch.ones(len(affinity), dtype=torch.bool)
     found: list[GridObject] = []
     while len(found) < objects:

@@ -6,6 +6,7 @@ different images resemble each other, they come from position embeddings and not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from clearvit.discovery.config import DiscoverConfig, Feature
 from clearvit.discovery.consensus_cut import mean_affinity
 from clearvit.discovery.discovery_features import FEATURES, make_plan, read_batches, read_features
 from clearvit.errors import ImageError
-from clearvit.images import find_images, spread_evenly
+from clearvit.images import ImageSource, find_images, spread_evenly
 from clearvit.images.find import ImageInput
 from clearvit.options import Size
 
@@ -71,14 +72,24 @@ def choose_features(
         size: Pixels to resize to, one number or (height, width); the backbone's own if None.
         batch: Images per forward pass.
     """
-    images = (
+    used: Tensor | list[ImageSource] = (
         images[:limit] if isinstance(images, Tensor) else spread_evenly(find_images(images), limit)
     )
-    if len(images) < 2:
+    if len(used) < 2:
         raise ImageError("choosing features compares images; give two or more of different things.")
     if not backbone.depth:
         return FeatureChoice(("token",), {})
     config = DiscoverConfig(features=FEATURES, layers=layers, size=size, batch=batch)
+    found = _correlate(backbone, used, config)
+    middle = (min(found.values()) + max(found.values())) / 2
+    kept = sorted((name for name in FEATURES if found[name] <= middle), key=found.__getitem__)
+    return FeatureChoice(tuple(kept), found)
+
+
+def _correlate(
+    backbone: Backbone, images: Tensor | Sequence[ImageSource], config: DiscoverConfig
+) -> dict[Feature, float]:
+    """Correlation of the affinities of different images, by feature."""
     plan = make_plan(backbone, config)
     seen = {name: MeanCorrelation() for name in FEATURES}
     with torch.no_grad():
@@ -90,7 +101,4 @@ def choose_features(
                     seen[name].add(mean_affinity(own))
     if seen["token"].count < 2:
         raise ImageError("fewer than two images can be read; choosing features compares images.")
-    found = {name: one.mean() for name, one in seen.items()}
-    middle = (min(found.values()) + max(found.values())) / 2
-    kept = sorted((name for name in FEATURES if found[name] <= middle), key=found.__getitem__)
-    return FeatureChoice(tuple(kept), found)
+    return {name: one.mean() for name, one in seen.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,8 @@ def evaluate(
     backbones = [backbone] if isinstance(backbone, Backbone) else list(backbone)
     if not backbones:
         raise ModelError("there is no backbone to evaluate; give at least one.")
-    if progress is None:
-        with show_progress() as shown:
-            results = [prepared.run(one, shown) for one in backbones]
-    else:
-        results = [prepared.run(one, progress) for one in backbones]
+    with show_progress() if progress is None else nullcontext(progress) as shown:
+        results = [prepared.run(one, shown) for one in backbones]
     rows = _make_rows(_unique_names(backbones), results, config.seed)
     protocol = {**_describe_protocol(backbones, config), **prepared.facts}
     return Table(task, protocol, tuple(rows))

@@ -71,8 +71,12 @@ def export(backbone: Backbone, out: str | Path, *, config: ExportConfig) -> Expo
         _refuse_options(config, "check")
         return _export_graph(chosen, Path(out), config.format, config)
     _refuse_options(config, "batch", "quantize")
-    claim_files(Path(out), (), kind="export")
-    written = WRITERS[config.format](chosen, Path(out))
+    return _export_weights(chosen, Path(out), config)
+
+
+def _export_weights(chosen: VitBackbone, out: Path, config: ExportConfig) -> Exported:
+    claim_files(out, (), kind="export")
+    written = WRITERS[config.format](chosen, out)
     sizes = [written.size]
     if written.other_sizes:
         sizes.append(choose_second_size(written.size, chosen, config.check))

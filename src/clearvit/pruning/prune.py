@@ -52,11 +52,8 @@ def prune(
     dense = check_prunable(backbone)
     if config.size is not None:
         dense = dense.resized(config.size)
-    if out is not None and dense.blueprint is None:
-        raise ModelError(
-            f"'{dense.name}' cannot be saved: its architecture is not known to timm. Prune it"
-            " without out."
-        )
+    if out is not None:
+        _check_savable(dense)
     if images is None:
         if out is not None:
             claim_files(Path(out), (), kind="prune")  # refuse before the work
@@ -68,6 +65,14 @@ def prune(
 
     _check_trainable(config)
     return train_pruned(dense, images, out, config, progress)
+
+
+def _check_savable(dense: VitBackbone) -> None:
+    if dense.blueprint is None:
+        raise ModelError(
+            f"'{dense.name}' cannot be saved: its architecture is not known to timm. Prune it"
+            " without out."
+        )
 
 
 def prune_untrained(dense: VitBackbone, config: PruneConfig) -> PrunedBackbone:

@@ -125,13 +125,14 @@ def draw_panels(rows: Sequence[Sequence[Panel]], title: str = "", caption: str =
     figure = Figure(figsize=(WIDTH, total), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     if title:
-        _write(figure, MARGIN, total - 0.22, total, _shorten(title, 110), size=15, bold=True)
+        title = _shorten(title, 110)
+        write_text(figure, MARGIN, total - 0.22, title, size=15, weight="bold", color=INK)
     top = total - head
     for row, (width, height) in zip(filled, sizes, strict=True):
         _draw_row(figure, row, top - TITLE, width, total)
         top -= height + TITLE + GAP
     if caption:
-        _write(figure, MARGIN, foot - 0.02, total, caption, size=9.5, color=FAINT)
+        write_text(figure, MARGIN, foot - 0.02, caption, size=9.5, color=FAINT)
     return figure
 
 
@@ -161,9 +162,10 @@ def _draw_row(figure: Figure, row: Sequence[Panel], top: float, width: float, to
     """Draw panels of one width below `top`, in inches from the bottom left."""
     for column, panel in enumerate(row):
         left, height = MARGIN + column * (width + GAP), width * panel.shape
-        _write(figure, left, top + 0.42, total, panel.title, size=11.5, bold=True)
+        title = {"size": 11.5, "weight": "bold", "color": INK}
+        write_text(figure, left, top + 0.42, panel.title, **title)
         if panel.kind != "text":
-            _write(figure, left, top + 0.2, total, panel.note)
+            write_text(figure, left, top + 0.2, panel.note, size=9.5, color=FAINT)
         box = (left / WIDTH, (top - height) / total, width / WIDTH, height / total)
         image = _draw_panel(figure.add_axes(box), panel)
         if image is not None:
@@ -216,28 +218,18 @@ def _color_bar(figure: Figure, axes: Axes, panel: Panel, image: AxesImage) -> No
         axes.set_xlabel(panel.label, size=8.5, color=FAINT, labelpad=1)
 
 
-def _write(
-    figure: Figure,
-    x: float,
-    y: float,
-    total: float,
-    text: str,
-    *,
-    size: float = 9.5,
-    bold: bool = False,
-    color: str = "",
-) -> None:
-    """Write text with its upper left corner at (x, y), in inches from the bottom left."""
-    figure.text(
-        x / WIDTH,
-        y / total,
-        text,
-        size=size,
-        weight="bold" if bold else "normal",
-        color=color or (INK if bold else FAINT),
-        va="top",
-        parse_math=False,  # a file may be called a$b$c.jpg
-    )
+def write_text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
+    """Write text with its upper left corner at (x, y), in inches from the bottom left.
+
+    Args:
+        figure: Where to.
+        x: Distance from the left edge.
+        y: Distance from the lower edge.
+        text: The text; a file may be called a$b$c.jpg.
+        **style: As matplotlib takes it: size, weight, color.
+    """
+    width, height = figure.get_size_inches()
+    figure.text(x / width, y / height, text, va="top", parse_math=False, **style)
 
 
 def _unit(image: Array) -> Array:

@@ -19,7 +19,7 @@ from torch import Tensor
 from clearvit.backbones.backbone import Backbone
 from clearvit.files import written_whole
 from clearvit.images import ImageSource, batches
-from clearvit.progress import Progress
+from clearvit.progress import Meter, Progress
 from clearvit.retrieval.config import Matching, ResolvedWeights, SearchConfig
 from clearvit.retrieval.gate import GateDecision, gate_reranking
 from clearvit.retrieval.image_features import FeatureSpec, check_finite, extract_each
@@ -71,13 +71,9 @@ def search_features(
         Lists of rows of the gallery, (Q, M); M is the larger of k and rerank, at most the number
         of items that every query can find.
     """
-    weight: float | GateDecision = 0.0
-    if config.rerank:
-        weight = (
-            gate_features(features, gallery, patch_weights, config.matching)
-            if config.weight is None
-            else config.weight
-        )
+    weight: float | GateDecision = (config.weight or 0.0) if config.rerank else 0.0
+    if config.rerank and config.weight is None:
+        weight = gate_features(features, gallery, patch_weights, config.matching)
     own = torch.where(queries < gallery, queries, -1)
     nearest = find_nearest(
         features.descriptors[queries],
@@ -87,12 +83,7 @@ def search_features(
     )
     images = features.local_features(patch_weights)
     return rerank_nearest(
-        nearest,
-        images[queries],
-        images,
-        matching=config.matching,
-        weight=weight,
-        top=config.rerank,
+        nearest, images[queries], images, matching=config.matching, weight=weight, top=config.rerank
     )
 
 
@@ -127,18 +118,16 @@ def collect_features(
     """
     kinds = tuple(dict.fromkeys(patch_weights))
     folder = None if cache is None else Path(cache) / _key(images, spec, kinds)
+    meter = Meter(progress, len(images))
     parts: list[dict[str, Tensor]] = []
     for start in range(0, len(images), PIECE):
         file = None if folder is None else folder / f"{start:08d}.safetensors"
         if file is not None and file.exists():
             parts.append(load_file(file))
+            meter.advance(len(parts[-1]["descriptors"]))
             continue
-        done: list[dict[str, Tensor]] = []
-        for one in _extract(backbone, images[start : start + PIECE], spec, kinds, batch):
-            done.append(one)
-            if progress:
-                progress("images", start + sum(len(d["descriptors"]) for d in done), len(images))
-        parts.append(_concatenate(done))
+        piece = images[start : start + PIECE]
+        parts.append(_concatenate([*_extract(backbone, piece, spec, kinds, batch, meter)]))
         if file is not None:
             with written_whole(file) as temporary:
                 save_file(parts[-1], temporary)
@@ -155,6 +144,7 @@ def _extract(
     spec: FeatureSpec,
     kinds: Sequence[ResolvedWeights],
     batch: int,
+    meter: Meter,
 ) -> Iterator[dict[str, Tensor]]:
     source = batches(
         images,
@@ -173,6 +163,7 @@ def _extract(
                 tensors["descriptors"] = one.descriptors
                 tensors[f"patches.{_patches_of(kind)}"] = one.patches.half()
                 tensors[f"weights.{kind}"] = one.weights
+            meter.advance(len(read.names))
             yield tensors
 
 

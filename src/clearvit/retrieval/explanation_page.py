@@ -25,7 +25,7 @@ from clearvit.retrieval.index.hits import Hit, Hits
 COLORS = (ORANGE, SKY, AMBER, GREEN, PURPLE, BLUE)
 LARGEST = 900  # pixels of the longer side of an image
 SHADE = 0.62  # darkness of what found no counterpart
-HEADER = ("query", "hit", "mass", "cosine", "contributes")
+HEADER = ("query", "hit", "mass", "cosine", "adds")
 
 
 def draw_explanation(hit: Hit) -> Figure:

@@ -65,6 +65,13 @@ def retrieval_metrics(
     _check(order, labels, asked)
     relevant = (labels[order.clamp(min=0)] == asked[:, None]) & (order >= 0)
     count = (asked[:, None] == labels).sum(1) - int(among)
+    return _average(relevant, count, convention, recall_at)
+
+
+def _average(
+    relevant: Tensor, count: Tensor, convention: Convention, recall_at: Sequence[int]
+) -> RetrievalMetrics:
+    """Means over queries with `count` (Q,) other members of their class."""
     counted = count + 1 if convention == "diml" else count
     per_query = per_query_metrics(relevant, counted)
     included = torch.ones_like(count, dtype=torch.bool) if convention == "diml" else count > 0

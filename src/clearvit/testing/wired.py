@@ -50,17 +50,8 @@ def wired(
         raise ModelError(f"fraction is {fraction}; use a fraction in (0, 0.5].")
     index = backbone.depth // 2 if block is None else backbone.block_indices([block])[0]
     network = copy.deepcopy(backbone.network)
-    first, second, scale = _layers(backbone.name, network.blocks[index])
-    inputs, tokens = _collect_inputs(backbone, images, index)
-    direction = _shift_direction(inputs)
-    responses = inputs.flatten(0, -2) @ direction
-    threshold = responses.quantile(1 - fraction)
-    slope = ACTIVATION / (responses[responses > threshold] - threshold).mean()
-    with torch.no_grad():
-        unit = int(second.weight.norm(dim=0).argmin())
-        first.weight[unit], first.bias[unit] = slope * direction, -slope * threshold
-        written = F.normalize(tokens.mean(0), dim=0) * RELATIVE_NORM["high-norm"] / ACTIVATION
-        second.weight[:, unit] = written * tokens.norm(dim=1).median() / scale
+    layers = _layers(backbone.name, network.blocks[index])
+    unit = _rewire_unit(layers, *_collect_inputs(backbone, images, index), fraction)
     changed = backbone.around(network, backbone.blueprint)
     changed.name = f"{backbone.name} + block {index} unit {unit}"
 
@@ -73,6 +64,23 @@ def wired(
         return torch.cat(parts)
 
     return Planted(changed, mask)
+
+
+def _rewire_unit(
+    layers: tuple[nn.Linear, nn.Linear, Tensor], inputs: Tensor, tokens: Tensor, fraction: float
+) -> int:
+    """Make the least influential unit write artifacts at a fraction of the patches; its number."""
+    first, second, scale = layers
+    direction = _shift_direction(inputs)
+    responses = inputs.flatten(0, -2) @ direction
+    threshold = responses.quantile(1 - fraction)
+    slope = ACTIVATION / (responses[responses > threshold] - threshold).mean()
+    with torch.no_grad():
+        unit = int(second.weight.norm(dim=0).argmin())
+        first.weight[unit], first.bias[unit] = slope * direction, -slope * threshold
+        written = F.normalize(tokens.mean(0), dim=0) * RELATIVE_NORM["high-norm"] / ACTIVATION
+        second.weight[:, unit] = written * tokens.norm(dim=1).median() / scale
+    return unit
 
 
 def _layers(name: str, block: nn.Module) -> tuple[nn.Linear, nn.Linear, Tensor]:

@@ -31,6 +31,7 @@ from clearvit.report.figure import (
     draw_heatmap,
     draw_panels,
     shared_limits,
+    write_text,
 )
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -65,7 +66,7 @@ def draw_examples(diagnosis: Diagnosis) -> Figure | None:
     for row, (example, height) in enumerate(zip(shown, heights, strict=True)):
         mask = _mask_of(diagnosis, example)
         name = f"{PurePosixPath(example.name).name}: {int(mask.sum())} of {mask.size} flagged"
-        _write(figure, GAP, top - 0.05, name, color=FAINT)
+        write_text(figure, GAP, top - 0.05, name, size=9, color=FAINT)
         top -= NAME + height
         for number, column in enumerate(columns):
             left = GAP + number * (width + GAP)
@@ -73,7 +74,8 @@ def draw_examples(diagnosis: Diagnosis) -> Figure | None:
             _cell(figure.add_axes(box), column, example, row, mask)
     for number, column in enumerate(columns):
         left = GAP + number * (width + GAP)
-        _write(figure, left, total - 0.06, column.title, size=11, bold=True)
+        title = {"size": 11, "weight": "bold", "color": INK}
+        write_text(figure, left, total - 0.06, column.title, **title)
         if column.maps:
             box = (
                 (left + 0.05) / WIDTH,
@@ -218,31 +220,6 @@ def _bar(figure: Figure, axes: Axes, column: _Column) -> None:
     bar.outline.set_visible(False)
     axes.tick_params(labelsize=8.5, length=2, width=0.6, colors=FAINT, pad=1.5)
     axes.set_xlabel(column.label, size=8.5, color=FAINT, labelpad=1)
-
-
-def _write(
-    figure: Figure,
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: float = 9,
-    bold: bool = False,
-    color: str = INK,
-) -> None:
-    """Write with the upper left corner at (x, y), in inches from the bottom left."""
-    height = figure.get_figheight()
-    weight = "bold" if bold else "normal"
-    figure.text(
-        x / WIDTH,
-        y / height,
-        text,
-        size=size,
-        weight=weight,
-        color=color,
-        va="top",
-        parse_math=False,
-    )
 
 
 def _mask_of(diagnosis: Diagnosis, example: ExampleImage) -> NDArray[np.bool_]:

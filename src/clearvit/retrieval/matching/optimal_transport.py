@@ -68,13 +68,8 @@ def transport(
     v, empty_v = _normalize(v, lead, columns, similarity)
     flat = similarity.reshape(-1, rows, columns)
     fraction = _fractions(mass, lead, flat, u, v)
-    size = max(1, torch.get_num_threads() * CHUNK // (rows * columns))
     goal = TOLERANCE[dtype] if tolerance is None else tolerance
-    chunks = zip(*(t.split(size) for t in (flat, u, v, fraction)), strict=True)
-    parts = [_solve_chunk(s, a, b, m, epsilon, goal) for s, a, b, m in chunks]
-    plan, residual, iterations = (
-        torch.cat(t) if len(t) > 1 else t[0] for t in zip(*parts, strict=True)
-    )
+    plan, residual, iterations = _solve(flat, u, v, fraction, epsilon, goal)
     total = 2 - fraction.detach()
     return TransportResult(
         plan=plan.reshape(similarity.shape),
@@ -85,6 +80,16 @@ def transport(
         iterations=iterations.reshape(lead),
         degenerate=(empty_u | empty_v).reshape(lead),
     )
+
+
+def _solve(
+    similarity: Tensor, u: Tensor, v: Tensor, fraction: Tensor, epsilon: float, tolerance: float
+) -> tuple[Tensor, ...]:
+    """Solve pairs in chunks that fit the caches of the cores."""
+    size = max(1, torch.get_num_threads() * CHUNK // similarity.shape[1:].numel())
+    chunks = zip(*(t.split(size) for t in (similarity, u, v, fraction)), strict=True)
+    parts = [_solve_chunk(s, a, b, m, epsilon, tolerance) for s, a, b, m in chunks]
+    return tuple(torch.cat(t) if len(t) > 1 else t[0] for t in zip(*parts, strict=True))
 
 
 def _solve_chunk(
