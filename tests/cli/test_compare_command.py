@@ -29,7 +29,9 @@ def test_json_is_what_the_file_holds(models, folder, tmp_path):
     done = invoke("compare", *models, folder, "--out", tmp_path, "--json", *FEW)
     assert done.exit_code == 0, done.output
     numbers = json.loads(done.stdout)
-    assert numbers == json.loads((tmp_path / "compare.json").read_text("utf-8"))
+    assert {"made_by": "clearvit", **numbers} == json.loads(
+        (tmp_path / "compare.json").read_text("utf-8")
+    )
     assert [row["model"] for row in numbers["rows"]] == models
     assert len(numbers["images"]) == 3 and numbers["gap"]["views"] == 12
 

@@ -25,7 +25,9 @@ def test_json_is_what_the_file_holds(models, folder, tmp_path):
     done = invoke("diagnose", *models, folder, *options)
     assert done.exit_code == 0, done.output
     numbers = json.loads(done.stdout)
-    assert numbers == json.loads((tmp_path / "a.json").read_text("utf-8"))
+    assert {"made_by": "clearvit", **numbers} == json.loads(
+        (tmp_path / "a.json").read_text("utf-8")
+    )
     assert [found["model"] for found in numbers["diagnoses"]] == models
     for found in numbers["diagnoses"]:
         assert found["images"] == 3

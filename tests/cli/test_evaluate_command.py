@@ -18,7 +18,7 @@ def test_the_table_and_the_file(model, tmp_path):
     done = invoke(*line, "--seeds", 2, "--subset", "background,aeroplane", "--json", "--out", out)
     assert done.exit_code == 0, done.output
     numbers = json.loads(done.stdout)
-    assert numbers == json.loads(out.read_text("utf-8"))
+    assert {"made_by": "clearvit", **numbers} == json.loads(out.read_text("utf-8"))
     assert [row["num_labelled"] for row in numbers["rows"]] == [2, 6]
     assert set(numbers["rows"][0]["values"]) == {"mIoU", "mAcc", "pixels", "mIoU of 2"}
     done = invoke(*line, "--cache", tmp_path / "cache", "--size", 16)

@@ -30,6 +30,7 @@ from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ImageError
 from clearvit.images import ImageSource, Skipped, batches, spread_evenly
 from clearvit.options import Size
+from clearvit.report.page import replace_nonfinite
 
 MAX_FULL_BYTES = 200e6  # bytes of tokens from which on they are kept in half precision
 MAX_BYTES = 1e9  # bytes of tokens and pixels in all; fewer images are used beyond
@@ -95,7 +96,7 @@ class Experiments:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, lists, numbers and strings; unknown numbers become None."""
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        plain: dict[str, Any] = replace_nonfinite(dataclasses.asdict(self))
         return plain
 
 
@@ -313,14 +314,6 @@ def patch_levels(pixels: Tensor, preprocessing: Preprocessing, patch: Size) -> T
 def _bytes_per_image(backbone: VitBackbone, size: Size) -> int:
     patches = math.prod(size) // math.prod(backbone.patch)
     return patches * (2 * backbone.width + 3 * math.prod(backbone.patch))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # What the paper says, for DINOv2 ViT-g/14.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -31,7 +30,7 @@ from clearvit.report.elements import (
     Tabs,
 )
 from clearvit.report.figure import FAINT, save_figure
-from clearvit.report.page import render_png, write_page
+from clearvit.report.page import render_png, replace_nonfinite, write_page
 
 TABS = 6  # images with a slider
 
@@ -50,7 +49,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Give all numbers; those that JSON does not know are None."""
-    finite: dict[str, Any] = _finite(comparison.to_json())
+    finite: dict[str, Any] = replace_nonfinite(comparison.to_json())
     return finite
 
 
@@ -234,11 +233,3 @@ def _subtitle(comparison: Comparison) -> str:
         f"{count} image{'s' * (count != 1)} at {height} {TIMES} {width} px. Made by clearvit"
         f" {__version__}; the same numbers are in compare.json beside this page."
     )
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -263,3 +263,12 @@ def _png_size(data: bytes) -> tuple[int, int]:
         raise ValueError("an image must be the bytes of a PNG file.")
     width, height = struct.unpack(">II", data[16:24])
     return width, height
+
+
+def replace_nonfinite(value: Any) -> Any:
+    """Replace numbers that JSON does not know, NaN and infinities, by None."""
+    if isinstance(value, dict):
+        return {key: replace_nonfinite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [replace_nonfinite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

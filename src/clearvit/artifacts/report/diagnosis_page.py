@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -32,7 +31,7 @@ from clearvit.report.elements import (
     Table,
     Tone,
 )
-from clearvit.report.page import write_page
+from clearvit.report.page import replace_nonfinite, write_page
 
 TITLES: dict[Verdict, tuple[str, Tone]] = {
     "none": ("No artifact tokens", "good"),
@@ -70,7 +69,7 @@ def report_file(path: Path) -> Path:
 
 def report_json(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
     """Give all numbers of a report; unknown ones are None."""
-    return {"diagnoses": [_finite(diagnosis.to_json()) for diagnosis in diagnoses]}
+    return {"diagnoses": [replace_nonfinite(diagnosis.to_json()) for diagnosis in diagnoses]}
 
 
 def report_sections(diagnoses: Sequence[Diagnosis]) -> tuple[str, list[Section]]:
@@ -304,12 +303,3 @@ def _subtitle(diagnoses: Sequence[Diagnosis]) -> str:
 
 def _times(value: float) -> str:
     return f"{value:.2f} {TIMES}"
-
-
-def _finite(value: Any) -> Any:
-    """Replace numbers that JSON does not know."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
