@@ -22,7 +22,8 @@ def test_the_command_writes_boxes_drawings_and_corloc(model, tmp_path):
     done = invoke("discover", model, voc, "--out", tmp_path / "out", "--objects", 2, "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
-    assert report == json.loads((tmp_path / "out/boxes.json").read_text("utf-8"))
+    written = json.loads((tmp_path / "out/boxes.json").read_text("utf-8"))
+    assert written == {"made_by": "clearvit", **report}
     assert [one["name"] for one in report["images"]] == ["a", "b"]
     assert [bad["name"] for bad in report["skipped"]] == ["c"]
     right = best_iou(report["images"][0]["boxes"][0], [[0, 0, 40, 30]]) >= 0.5

@@ -20,7 +20,8 @@ def test_the_table_and_the_file(model, tmp_path):
     numbers = json.loads(done.stdout)
     assert {"made_by": "clearvit", **numbers} == json.loads(out.read_text("utf-8"))
     assert [row["num_labelled"] for row in numbers["rows"]] == [2, 6]
-    assert set(numbers["rows"][0]["values"]) == {"mIoU", "mAcc", "pixels", "mIoU of 2"}
+    wanted = {"mIoU", "mAcc", "pixels", "boundary IoU", "mIoU of 2", "boundary IoU of 2"}
+    assert set(numbers["rows"][0]["values"]) == wanted
     done = invoke(*line, "--cache", tmp_path / "cache", "--size", 16)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0].startswith("model") and "mIoU" in done.stdout
