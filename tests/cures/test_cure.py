@@ -85,6 +85,16 @@ def test_a_finished_run_is_not_trained_again(tiny, photos, cured):
     assert torch.equal(again.tokens(pixels).patches, backbone.tokens(pixels).patches)
 
 
+def test_overwrite_trains_a_finished_run_again(tiny, photos, tmp_path):
+    stages = []
+    for overwrite in (False, True):
+        config = changed(overwrite=overwrite)
+        heard = set()
+        cure(tiny, photos, out=tmp_path / "c", config=config, progress=lambda s, *_: heard.add(s))
+        stages.append(heard)
+    assert stages[1] == stages[0] and "targets" in stages[1]
+
+
 def test_another_run_is_refused_and_may_be_overwritten(tiny, photos, tmp_path):
     cure(tiny, photos, out=tmp_path / "out", config=CONFIG)
     with pytest.raises(StoreError, match=r"lr was 0.001, now 0.002.*--overwrite"):

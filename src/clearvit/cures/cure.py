@@ -163,7 +163,7 @@ def _cure_by_training(
     if accelerator.is_main_process:
         _claim(folder, plan, config)
     accelerator.wait_for_everyone()
-    finished = load_result(student, folder, plan)
+    finished = None if config.overwrite else load_result(student, folder, plan)
     if finished is not None:
         return _whole(*finished)
     if accelerator.is_main_process:
