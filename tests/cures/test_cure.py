@@ -86,13 +86,14 @@ def test_a_finished_run_is_not_trained_again(tiny, photos, cured):
 
 
 def test_overwrite_trains_a_finished_run_again(tiny, photos, tmp_path):
-    stages = []
-    for overwrite in (False, True):
-        config = changed(overwrite=overwrite)
+    def stages(overwrite):
         heard = set()
+        config = changed(overwrite=overwrite)
         cure(tiny, photos, out=tmp_path / "c", config=config, progress=lambda s, *_: heard.add(s))
-        stages.append(heard)
-    assert stages[1] == stages[0] and "targets" in stages[1]
+        return heard
+
+    first = stages(False)
+    assert stages(True) == first and "targets" in first
 
 
 def test_another_run_is_refused_and_may_be_overwritten(tiny, photos, tmp_path):
