@@ -272,7 +272,7 @@ def test_the_example_draws_what_its_captions_say(script):
     assert torch.equal(images, again) and captions == same
     chance = np.random.default_rng(0)
     pixels, mask = script.drawn(("dark background", "red ring", "blue square"), 48, chance)
-    red, blue = 1 + list(script.COLOURS).index("red"), 1 + list(script.COLOURS).index("blue")
+    red, blue = 1 + list(script.COLORS).index("red"), 1 + list(script.COLORS).index("blue")
     assert set(np.unique(mask)) == {0, red, blue}
     assert pixels[mask == red][:, 0].mean() > 180 and pixels[mask == blue][:, 2].mean() > 180
 

@@ -36,6 +36,7 @@ from tests.helpers.made_pruned import prune_with, random_predictors, tiny_eva
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 FORMATS = ("onnx", "openvino")
+RECORD = ".clearvit.json"  # of what clearvit wrote there
 
 
 def registered(**arguments):
@@ -142,7 +143,7 @@ def test_a_fixed_batch_takes_any_number_of_images_in_turns(tmp_path, format):
 def test_what_lies_there(tmp_path):
     backbone = prune(registered(), keep=0.6)
     done = export(backbone, tmp_path / "a", format="onnx", size=(16, 40))
-    assert sorted(p.name for p in done.path.iterdir()) == ["model.onnx", "runtime.json"]
+    assert sorted(p.name for p in done.path.iterdir()) == [RECORD, "model.onnx", "runtime.json"]
     facts = json.loads((done.path / CONFIG).read_text())
     assert facts["size"] == [16, 40] and facts["patch"] == [8, 8] and facts["width"] == 24
     assert facts["prefix_names"] == ["class"] + ["register"] * 4 and facts["pruned"]
@@ -151,7 +152,7 @@ def test_what_lies_there(tmp_path):
     assert facts["macs"] == pytest.approx(macs(backbone, (16, 40)).total, rel=1e-3)
     done = export(backbone, tmp_path / "b", format="openvino")
     names = sorted(p.name for p in done.path.iterdir())
-    assert names == ["model.bin", "model.xml", "runtime.json"]
+    assert names == [RECORD, "model.bin", "model.xml", "runtime.json"]
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
@@ -181,7 +182,7 @@ def test_eight_bits_tell_their_error_and_are_smaller(tmp_path):
     assert any(f"cosine {check.cosine:.4f}" in note for note in done.notes)
     sizes = [(d.path / "model.onnx").stat().st_size for d in (whole, done)]
     assert sizes[1] < 0.5 * sizes[0]
-    assert sorted(p.name for p in done.path.iterdir()) == ["model.onnx", "runtime.json"]
+    assert sorted(p.name for p in done.path.iterdir()) == [RECORD, "model.onnx", "runtime.json"]
     pixels = torch.randn(2, 3, 32, 32)
     ours, theirs = backbone.tokens(pixels).patches, cv.load(f"onnx:{done.path}").tokens(pixels)
     assert torch.cosine_similarity(ours, theirs.patches, dim=-1).mean() > 0.99
@@ -346,11 +347,11 @@ def test_foreign_folders_are_left_alone_and_own_ones_replaced(tmp_path):
     out = tmp_path / "out"
     export(registered(), out, format="openvino")
     export(registered(), out, format="onnx")
-    assert sorted(p.name for p in out.iterdir()) == ["model.onnx", "runtime.json"]
-    with pytest.raises(ZeroDivisionError), atomic_folder(out, CONFIG) as folder:
+    assert sorted(p.name for p in out.iterdir()) == [RECORD, "model.onnx", "runtime.json"]
+    with pytest.raises(ZeroDivisionError), atomic_folder(out) as folder:
         (folder / "half").write_text("done")
         _ = 1 / 0
-    assert sorted(p.name for p in out.iterdir()) == ["model.onnx", "runtime.json"]
+    assert sorted(p.name for p in out.iterdir()) == [RECORD, "model.onnx", "runtime.json"]
     assert len(list(tmp_path.iterdir())) == 2
 
 

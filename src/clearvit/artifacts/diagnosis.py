@@ -5,6 +5,7 @@ Darcet et al., "Vision Transformers Need Registers", ICLR 2024.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -219,7 +220,9 @@ def _require_vit(backbone: Backbone) -> VitBackbone:
             f"'{backbone.name}' is a grid-only backbone: there are no blocks to look into. Its"
             f" final features can be drawn: clearvit look {backbone.name} PHOTO…"
         )
-    return backbone
+    own = copy.copy(backbone)
+    own.fine = None  # blocks are read on the network's own grid
+    return own
 
 
 def _equivariance_json(moved: Equivariance | None) -> dict[str, Any] | None:

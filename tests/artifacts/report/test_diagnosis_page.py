@@ -74,6 +74,7 @@ def test_report_of_planted_artifacts(sick, tmp_path):
     assert sick.verdict == "high-norm" and sick.onset == 1
     assert "High-norm artifact tokens" in page and "1 of 0..2" in page
     assert str(markupsafe.escape(sick.next_command)) in page
+    assert numbers.pop("made_by") == "clearvit"
     assert numbers == {"diagnoses": [without_nan(sick.to_json())]}
     assert titles(report_sections([sick])[1]) == [
         "Verdict",

@@ -204,7 +204,7 @@ def test_disk_that_fills_while_writing_leaves_nothing(cache, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(demo, "save_file", fails)
-    with pytest.raises(ModelError, match="No space left"):
+    with pytest.raises(ModelError, match="the disk is full"):
         demo.demo_weights([Shop(tiny_state()).source()])
     assert not list(cache.iterdir())
 
