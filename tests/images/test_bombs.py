@@ -99,8 +99,10 @@ def test_apart_ends_what_takes_too_long(tmp_path):
         read_apart(tmp_path / "any.png", 10**6, seconds=0.01)
 
 
-def test_apart_is_stopped_at_its_memory(monkeypatch):
-    monkeypatch.setattr(apart, "HOME", "/nowhere")  # a child that dies at once looks the same
+def test_a_decoder_that_dies_is_one_reason(tmp_path, monkeypatch):
+    (tmp_path / "clearvit").mkdir()
+    (tmp_path / "clearvit" / "__init__.py").write_text("raise SystemExit(9)")
+    monkeypatch.setattr(apart, "HOME", tmp_path)  # as if the system had ended it
     with pytest.raises(ImageError, match="stopped"):
         read_apart(b"x", 10)
 
