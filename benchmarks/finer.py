@@ -120,7 +120,8 @@ def command(options: argparse.Namespace) -> str:
     """The command that makes this table again, without paths of the machine it ran on."""
     line = ["python", "benchmarks/finer.py", options.model, "--size", str(options.size)]
     for name in ("passes", "skip", "labelled"):
-        line += [f"--{name}", *map(str, getattr(options, name) or [])]
+        if getattr(options, name) is not None:
+            line += [f"--{name}", *map(str, getattr(options, name))]
     also = [one.partition("=")[0] + "=dir:PATH" for one in options.also]
     return shlex.join([*line, *(["--also", *also] if also else [])])
 
