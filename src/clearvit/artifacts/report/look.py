@@ -75,7 +75,8 @@ def look(
 ) -> list[Path]:
     """Draw one figure per image: photo, PCA of the tokens, token norms per block, attention.
 
-    The PCA is joint: equal colors mean equal features across all images. Images that cannot be
+    The PCA is joint: equal colors mean equal features across all images. With views or a scale it
+    is that of each image's tokens from views. Images that cannot be
     read are skipped with a warning.
 
     Args:
@@ -106,7 +107,8 @@ def look(
     pca = _common_basis([seen.map for seen in first])
     written = {}
     for seen in chain(first, stream):
-        rows, title = panels(seen, pca, backbone.depth), PurePosixPath(seen.name).name
+        basis = pca if seen.fine is None else PCA.fit(seen.fine.flatten(1).T)
+        rows, title = panels(seen, basis, backbone.depth), PurePosixPath(seen.name).name
         figure = draw_panels(rows, title, _caption(backbone, seen))
         written[seen.name] = save_figure(figure, targets[seen.name])
     return [written[source.name] for source in sources if source.name in written]
@@ -121,7 +123,7 @@ def write_look_page(path: Path, figures: Sequence[Path], model: str) -> Path:
     if len(figures) > len(first):
         note = f"The first {len(first)} of {len(figures)} images; the others lie beside this page."
         elements.append(Paragraph(note, faint=True))
-    subtitle = "colors: the first three principal components, the same for all images"
+    subtitle = "colors: the first three principal components"
     return write_page(path, f"Tokens of {model}", [Section("", tuple(elements))], subtitle=subtitle)
 
 
@@ -237,7 +239,10 @@ def _chunks(row: list[Panel]) -> list[list[Panel]]:
 def _caption(backbone: Backbone, seen: Seen) -> str:
     cells = zip(seen.map.shape[1:], backbone.patch, strict=True)
     height, width = (n // backbone.scale * p for n, p in cells)
-    text = f"{backbone.name} at {height} {TIMES} {width} px. Token colors are shared by all images"
+    colors = "Token colors are shared by all images"
+    if seen.fine is not None:
+        colors = "Token colors are the components of the tokens from views, the same in both panels"
+    text = f"{backbone.name} at {height} {TIMES} {width} px. {colors}"
     return text + ("; norms are taken before the final norm." if seen.norms else ".")
 
 
