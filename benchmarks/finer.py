@@ -5,8 +5,9 @@
 
 Linear probe and kNN on PASCAL VOC from 20, 60 and all labelled images (mean IoU and boundary IoU of
 the seven well populated classes), depth by ridge regression, CorLoc of `discover` on final tokens.
-Kernel, width and phases of the views are the defaults (`finer_choices.py` tries others on training
-images); the number of directions of position is chosen without labels on photos. No choice saw a test image.
+Kernel, width and phases of the views are the defaults (`finer_choices.py` tries others, on training
+images); the number of directions of position is chosen without labels on photos.
+No choice saw a test image.
 Every row but "raw" has its paired difference to raw and to raw blurred with a 95 % interval over
 resampled test images. WORK keeps features and finished rows: the same command goes on.
 """

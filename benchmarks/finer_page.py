@@ -166,9 +166,9 @@ indoor set for depth (80 + 35 images, ridge regression), 100 VOC images with box
 consensus of `discover`, on final tokens only). Tokens in bfloat16 arithmetic. Differences are
 paired over the test images, with 95 % intervals of resampled images. Rows that gain nothing are
 here too: **raw, blurred** is the control of every average, and a larger input of the same cost
-that of every view. Kernel and width are those of earlier probes; what was tried on training images
-since is in the last tables (a narrower kernel is no worse there). The number of directions is chosen
-without labels. No choice saw a test image."""
+that of every view. Kernel and width are those of earlier probes; what was tried on training
+images since is in the last tables (a narrower kernel is no worse there). The number of directions
+is chosen without labels. No choice saw a test image."""
 
 
 if __name__ == "__main__":
