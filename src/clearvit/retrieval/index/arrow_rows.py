@@ -50,6 +50,13 @@ def table_schema(spec: FeatureSpec) -> Any:
     return pa.schema(fields, metadata={KEY: spec.to_json().encode()})
 
 
+def decision_schema() -> Any:
+    """Give the columns of what was decided about an index: a text under a key."""
+    import pyarrow as pa
+
+    return pa.schema([("key", pa.string()), ("value", pa.string())])
+
+
 def to_arrow(entries: Sequence[Entry], features: ImageFeatures, spec: FeatureSpec) -> Any:
     """Give images and their features as a table."""
     import pyarrow as pa

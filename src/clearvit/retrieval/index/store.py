@@ -28,6 +28,7 @@ from clearvit.retrieval.index.arrow_rows import (
     FILTERS,
     KEY,
     Entry,
+    decision_schema,
     table_schema,
     to_arrow,
     to_matrix,
@@ -72,7 +73,7 @@ class Store:
         if _open_table(database, name, where) is None:
             _check_empty(where)
             with _writing(f"cannot write the index '{where}'"):
-                database.create_table(name, schema=table_schema(spec))
+                database.create_table(name, schema=table_schema(spec), exist_ok=True)
         return Store.open(location, storage, name=name)
 
     @staticmethod
@@ -245,12 +246,9 @@ class Store:
     def save_decision(self, key: str, value: str) -> None:
         """Keep a short text under a key, beside the images."""
         with _writing(f"cannot write the index '{self.location}'"):
-            table = _open_table(self._database, DECISIONS, self.location)
-            if table is None:
-                self._database.create_table(DECISIONS, [{"key": key, "value": value}])
-            else:
-                merge = table.merge_insert("key").when_matched_update_all()
-                merge.when_not_matched_insert_all().execute([{"key": key, "value": value}])
+            table = self._database.create_table(DECISIONS, schema=decision_schema(), exist_ok=True)
+            merge = table.merge_insert("key").when_matched_update_all()
+            merge.when_not_matched_insert_all().execute([{"key": key, "value": value}])
 
     def _rows(self, found: Any, with_features: bool) -> Rows:
         light = found.select(list(FILTERS)).to_pylist()
