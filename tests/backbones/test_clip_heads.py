@@ -16,6 +16,7 @@ from clearvit.backbones.clip_heads import (
 )
 from clearvit.backbones.load import load
 from tests.conftest import randomised, tiny_network
+from tests.helpers.openclip_models import known_models, saved_model
 
 TOLERANCE = 1e-5
 MIXED = [head for head in HEADS if head != "clip"]
@@ -82,17 +83,14 @@ def published(visual, x, head, grid, std):
 @pytest.fixture(scope="module")
 def open_clip_folder(tmp_path_factory):
     pytest.importorskip("open_clip")
-    from tests.backbones.sources import test_openclip
-
-    yield from test_openclip.folder.__wrapped__(tmp_path_factory)
+    with known_models(tmp_path_factory.mktemp("configs")) as folder:
+        yield folder
 
 
 @pytest.fixture(
     scope="module", params=["plain", "quick", "oblong", "no-pre-norm", "norm-after-average"]
 )
 def tower(request, open_clip_folder):
-    from tests.backbones.sources.test_openclip import saved_model
-
     model, name = saved_model(request.param, open_clip_folder)
     return model, load(name)
 

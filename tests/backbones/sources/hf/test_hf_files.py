@@ -14,7 +14,7 @@ from clearvit.backbones.sources.hf import hf_files
 from clearvit.backbones.sources.hf.families import blueprint_for
 from clearvit.backbones.sources.hf.load_hf import from_hf, load_hf
 from clearvit.errors import ModelError
-from tests.backbones.sources.hf.test_load_hf import NATIVE, saved_model, sequence
+from tests.helpers.hf_models import NATIVE, saved_model, sequence
 
 
 @pytest.fixture
