@@ -202,6 +202,13 @@ def test_only_broken_images_are_an_error(base, tmp_path):
         cv.diagnose(base, tmp_path, config=ONLY_NORMS)
 
 
+def test_images_of_one_color_get_no_verdict_and_no_advice(base, photos):
+    black = [Image.new("RGB", (120, 90)) for _ in range(3)]
+    with pytest.raises(ImageError, match="one color"):
+        cv.diagnose(base, black, config=ONLY_NORMS)
+    assert len(cv.diagnose(base, [*black, photos[0]], config=ONLY_NORMS).observations.names) == 4
+
+
 def test_class_attention_and_border_preference(base, photos):
     sick, _ = cv.testing.planted(base, "high-norm", 0.05, 0)
     report = cv.diagnose(sick, photos, config=ONLY_NORMS).blocks[-1]

@@ -1,7 +1,10 @@
 """Small files that ask for much memory or time are refused by their header, or ended."""
 
 import io
+import json
 import random
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -97,6 +100,27 @@ def test_apart_gives_the_same_image(tmp_path):
 def test_apart_ends_what_takes_too_long(tmp_path):
     with pytest.raises(ImageError, match="too slow"):
         read_apart(tmp_path / "any.png", 10**6, seconds=0.01)
+
+
+LIMITED = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from clearvit.images import apart
+apart.MEMORY = 250 << 20
+apart.main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system has no limit on memory")
+def test_apart_has_no_more_memory_than_it_may_take(tmp_path):
+    large = encoded(Image.new("RGB", (9000, 9000)), "PNG")  # 243 MB of pixels
+    (tmp_path / "large.png").write_bytes(large)
+    task = {"source": str(tmp_path / "large.png"), "folder": str(tmp_path), "max_pixels": 10**9}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", LIMITED, str(apart.HOME), json.dumps(task)],
+        capture_output=True,
+    )
+    assert "memory" in json.loads(done.stdout)["reason"]
 
 
 def test_a_decoder_that_dies_is_one_reason(tmp_path, monkeypatch):

@@ -19,6 +19,8 @@ from clearvit.errors import ImageError
 from clearvit.images import ImageSource, Skipped, batches
 from clearvit.options import Size
 
+FLAT = 0.05  # largest difference within an image of one color, in normalized pixels
+
 
 @dataclass(frozen=True)
 class Observations:
@@ -73,6 +75,10 @@ def observe(
         raise ImageError(f"none of {len(sources)} images could be read: {skipped[0].reason}.")
     joined: dict[str, Any] = {"attention": None, "register_attention": None}  # where none attends
     joined |= {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    if not joined.pop("varied").any():
+        raise ImageError(
+            "every image is of one color, so nothing can be said about the model. Give photos."
+        )
     return Observations(tuple(names), tuple(skipped), grid, **joined, position_stats=sums.result())
 
 
@@ -91,6 +97,7 @@ def _observe_batch(
     sums.add(final.float(), tokens.grid)
     patches = backbone.embed_patches(pixels).permute(0, 3, 1, 2)
     seen = {
+        "varied": (pixels.amax((2, 3)) - pixels.amin((2, 3))).amax(1).cpu() > FLAT,
         "norms": torch.stack([block.norms.cpu() for block in blocks], dim=1),
         "normed": _norms(final),
         "register_norms": torch.stack([_norms(block.registers) for block in blocks], dim=1),

@@ -5,11 +5,14 @@ import json
 import threading
 
 import pytest
+import torch
 
-from clearvit.errors import StoreError
+from clearvit.backbones.load import load
+from clearvit.errors import ClearvitError, StoreError
 from clearvit.retrieval.image_features import FeatureSpec
 from clearvit.retrieval.index import store as store_module
 from clearvit.retrieval.index.index import Index
+from tests.conftest import tiny_network
 from tests.helpers.made_photos import write_photos
 
 pytest.importorskip("lancedb")
@@ -133,3 +136,19 @@ def test_a_writer_that_finds_the_table_just_begun_by_another_goes_on(small, tiny
     index.store.save_decision("a", "2")
     index.store.save_decision("b", "3")
     assert [index.store.load_decision(key) for key in "abc"] == ["2", "3", None]
+
+
+def test_a_directory_with_a_line_break_in_its_name(small, tiny, tmp_path):
+    with pytest.raises(StoreError, match="control character") as caught:
+        Index.build(tiny, small[1], out=tmp_path / "a\nb")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan")])
+def test_weights_that_give_no_descriptor_are_named(small, tmp_path, value):
+    network = tiny_network()
+    with torch.no_grad():
+        for parameter in network.norm.parameters():
+            parameter.fill_(value)
+    with pytest.raises(ClearvitError, match="the weights are damaged"):
+        Index.build(load(network), small[1], out=tmp_path / "damaged")

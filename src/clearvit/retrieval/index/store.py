@@ -324,6 +324,11 @@ def _connect(location: str, storage: Mapping[str, str] | None) -> Any:
         import lancedb
     except ImportError as error:
         raise missing_extra("lancedb", "search", "an index of images") from error
+    if not location.isprintable():
+        raise StoreError(
+            f"{location!r} has a line break or another control character in its name, where an"
+            " index cannot lie. Choose another directory."
+        )
     try:
         # Zero: a long-lived reader sees what another process has added.
         options = None if storage is None else dict(storage)
