@@ -70,7 +70,9 @@ def test_without_a_classifier_predictors_learn_and_nothing_else(photos, tmp_path
     assert json.loads((tmp_path / RESULT).read_text()) == dataclasses.asdict(report)
     assert {"score", "output", "map"} <= report.before.keys()
     assert [row["epoch"] for row in report.epochs] == [0, 1, 2]
-    assert {phase[0] for phase in phases} == {"check", "train"}
+    assert {phase[0] for phase in phases} == {"check", "prune", "train"}
+    (said,) = (phase[3] for phase in phases if phase[0] == "prune")
+    assert "without labels" in said and "tokens" in said  # what "auto" chose
     assert phases[-1][1:3] == (4, 4)  # 8 images, 4 at a time, twice
 
 

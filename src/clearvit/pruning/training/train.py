@@ -126,6 +126,10 @@ def _prepare(
     logits = _has_logits(dense, config)
     classes = int(dense.network.num_classes) if logits else 0
     labels = read_labels(images, sources, config.labels, classes=classes)
+    if progress:
+        output = "class scores" if logits else "tokens"
+        known = "with the labels of its folders" if labels else "without labels"
+        progress("prune", 0, 0, f"note: trained {known}, to give the {output} of the dense model")
     unfreeze = labels is not None if config.unfreeze is None else config.unfreeze
     warmup, finetuning = config.warmup_epochs, config.finetune_epochs
     return Job(
