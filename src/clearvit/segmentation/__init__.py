@@ -1,0 +1,5 @@
+"""Masks for a folder of images from a few labelled examples."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+"""What users have labelled, in whichever format, as masks of one set of classes."""
