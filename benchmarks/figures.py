@@ -88,7 +88,7 @@ def tokens(out: Path, size: int) -> None:
     )
     caption = "Colors are the first three principal components of each map on its own."
     figure = draw_panels([first, second], title="Tokens of one photo, demo model", caption=caption)
-    save_figure(figure, out)
+    save_figure(figure, out, overwrite=True)
 
 
 def look(out: Path, _: int) -> None:
@@ -132,9 +132,10 @@ def denoise(out: Path, size: int) -> None:
     rows = []
     for name in FINE_SUBJECTS:
         image = read_image(next(path for path in packaged_photos() if path.stem == name))
-        raw = backbone.tokens(image)
-        clean, fine = (cv.denoise(backbone, image, views=32, scale=s, batch=8) for s in (1, 4))
-        basis, shape = PCA.fit(fine.patches[0]), image.height / image.width
+        with torch.autocast("cpu", torch.bfloat16):
+            raw = backbone.tokens(image)
+            clean, fine = (cv.denoise(backbone, image, views=32, scale=s, batch=8) for s in (1, 4))
+        basis, shape = PCA.fit_foreground(fine.map[0]), image.height / image.width
         shown = {
             "one pass": (raw, f"{raw.grid[0]} x {raw.grid[1]} tokens"),
             "32 views": (clean, "the same grid"),
@@ -149,9 +150,12 @@ def denoise(out: Path, size: int) -> None:
                 ),
             ]
         )
-    caption = "Colors: three principal components of the fine tokens, the same for each row."
+    caption = (
+        "Colors: three principal components of the fine tokens of the foreground, the same for"
+        " each row."
+    )
     figure = draw_panels(rows, title="", caption=caption)
-    save_figure(figure, out)
+    save_figure(figure, out, overwrite=True)
 
 
 def heated(title: str, values: Tensor, label: str, shape: float) -> Panel:
@@ -182,7 +186,7 @@ def export(out: Path, size: int) -> None:
         second.append(heated("largest difference", away.reshape(ours.grid), "log10", shape))
     caption = "Differences in units of the root mean square of all tokens; one color space above."
     figure = draw_panels([first, second], title=f"Exported graphs, {size} px", caption=caption)
-    save_figure(figure, out)
+    save_figure(figure, out, overwrite=True)
 
 
 # --- charts of pages --------------------------------------------------------------------------
@@ -230,7 +234,7 @@ def bench(out: Path, _: int) -> None:
         style_axes(axes, title, x="times as fast as dense timm, median and range of rounds")
     places[1].set_yticklabels([])
     places[0].legend(frameon=False, fontsize=8, loc="upper right", ncols=2)
-    save_figure(figure, out)
+    save_figure(figure, out, overwrite=True)
 
 
 def evaluate(out: Path, _: int) -> None:
@@ -265,7 +269,7 @@ def evaluate(out: Path, _: int) -> None:
     for empty in places[len(wanted) :]:
         empty.set_axis_off()
     places[0].legend(frameon=False, fontsize=9, loc="upper left")
-    save_figure(figure, out)
+    save_figure(figure, out, overwrite=True)
 
 
 FIGURES: dict[str, Callable[[Path, int], None]] = {

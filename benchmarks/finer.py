@@ -51,10 +51,14 @@ POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 MOST = 50  # directions
 BANK = 80_000  # labelled patches that vote, the same for every grid
 SEEDS = {20: 2}  # samples of labelled images; one of more
-LARGER = {224: {4: 406, 10: 602}, 448: {4: 812}}  # sizes whose one pass costs so many passes
+LARGER = {  # by patch and size: sizes whose one pass costs so many (by operations; 602: 11.7)
+    (14, 224): {4: 406, 10: 602},
+    (14, 448): {4: 728},
+    (16, 224): {4: 400, 10: 544},
+}
 
 
-def recipes(size: int, directions: int) -> list[Recipe]:
+def recipes(size: int, patch: int, directions: int) -> list[Recipe]:
     """All rows of a table; `directions` is the number chosen without labels (0: rows drop out)."""
     one = Recipe("raw")
     rows = [one, Recipe("raw, blurred", smooth=True)]
@@ -67,7 +71,7 @@ def recipes(size: int, directions: int) -> list[Recipe]:
     for basis in ("uncentred", "random"):
         name = f"raw, {removed} {basis} directions removed (control)"
         rows.append(Recipe(name, directions=removed, basis=basis))
-    for passes, larger in LARGER.get(size, {}).items():
+    for passes, larger in LARGER.get((patch, size), {}).items():
         rows.append(Recipe(f"raw at {larger} px (the cost of {passes})", size=larger))
     rows += [Recipe("PH-Reg's views", n, "official") for n in (4, 10, 20)]
     rows.append(Recipe("PH-Reg's views, blurred", 10, "official", smooth=True))
@@ -92,7 +96,7 @@ def main() -> None:
     backbone = use_whole_image(cv.load(find_model(options.model)))
     work = options.work / f"{backbone.name.replace('/', '-')[-40:]}-{options.size}"
     directions = choose_directions(backbone, options.size, options.data, work)
-    rows = recipes(options.size, directions["directions"])
+    rows = recipes(options.size, backbone.patch[0], directions["directions"])
     for also in options.also:
         name, _, model = also.partition("=")
         rows.append(Recipe(name, model=model))
@@ -114,12 +118,17 @@ def main() -> None:
         "tasks": found,
     }
     OUT.mkdir(exist_ok=True)
-    write_json(OUT / f"finer-{Path(options.model).name}-{options.size}.json", content)
+    path = OUT / f"finer-{Path(options.model).name}-{options.size}.json"
+    if path.exists():  # tasks that were not asked for stay as they were measured
+        content["tasks"] = json.loads(path.read_text())["tasks"] | found
+    write_json(path, content)
 
 
 def command(options: argparse.Namespace) -> str:
     """The command that makes this table again, without paths of the machine it ran on."""
     line = ["python", "benchmarks/finer.py", options.model, "--size", str(options.size)]
+    if (options.train, options.test) != (200, 150):
+        line += ["--train", str(options.train), "--test", str(options.test)]
     for name in ("passes", "skip", "labelled"):
         if getattr(options, name) is not None:
             line += [f"--{name}", *map(str, getattr(options, name))]
@@ -222,7 +231,7 @@ def measure(
         for seed in range(SEEDS.get(labelled or 0, 1)):
             chosen = sample_images(len(train), labelled, seed)
             scorers = {"linear": train_fast_head(features[0], train, chosen, seed=seed)}
-            if recipe.size is None and recipe.scale <= (2 if labelled is None else 1):
+            if recipe.scale <= (2 if labelled is None else 1):
                 tokens, labels = collect_patches(features[0], train, chosen, limit=BANK, seed=seed)
                 scorers["kNN"] = fit_knn(tokens, labels, k=30, temperature=0.02)
             found = measure_whole(list(scorers.values()), features[1], test)
@@ -274,7 +283,7 @@ def compare(found: list[dict[str, Any]], test: MaskSplit) -> list[dict[str, Any]
 
 def few(rows: list[Recipe]) -> list[Recipe]:
     """Rows for depth and discovery: at most ten passes, up to scale 2."""
-    return [row for row in rows if row.passes <= 10 and row.scale <= 2 and row.size is None]
+    return [row for row in rows if row.passes <= 10 and row.scale <= 2]
 
 
 def depth(

@@ -1,15 +1,19 @@
 """Choices behind `cv.denoise`, made on training images only: kernel, width, guidance by the image.
 
-    python benchmarks/finer_choices.py [MODEL] --size 224 --work WORK
+    python benchmarks/finer_choices.py [MODEL] --size 224 --work WORK [--parts kernels guidance]
 
-The labelled images of PASCAL VOC's training split are divided: two thirds train a linear probe, one
-third is measured. No image of finer.py's tables is used for measuring here.
+The labelled images of PASCAL VOC's training split are divided into thirds: two train a linear probe
+and fill a bank of neighbors, the other is measured. For kernel and width every third is measured in
+turn, so that 200 images count; for guidance by the image the first. No image of finer.py's tables
+is used for measuring here. A part that is not run again stays as it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +28,9 @@ from clearvit.datasets.splits import MaskSplit, load_image
 from clearvit.evaluation.evaluation_table import Metric, Result, resample_metrics
 from clearvit.files import write_json
 from clearvit.probes.features import select_evenly, use_whole_image
+from clearvit.probes.knn import fit_knn
 from clearvit.probes.metrics import segmentation_counts, segmentation_metrics
-from clearvit.probes.segmentation import measure_whole
+from clearvit.probes.segmentation import collect_patches, measure_whole
 from clearvit.probes.sgd import train_fast_head
 from clearvit.views.guidance import refine_by_image
 from data import DATA, data_path, find_model
@@ -33,8 +38,12 @@ from finer import OUT, POPULATED
 from view_features import Recipe, StoredFeatures, extract, stored_features
 
 SHOWN = ("mIoU of 7", "boundary IoU of 7")
-KERNELS = (("tent", 0.75), ("tent", 1.0), ("tent", 1.5), ("box", 1.0))
+# The first is compared to. A box one patch wide is the tent of 0.75 at scale 2: with shifts by half
+# patches a token is 1/4 or 3/4 of a patch away from a cell, and both take the nearer ones alone.
+KERNELS = (("tent", 1.0), ("tent", 0.75))
 COLORS = (0.05, 0.1, 0.2)
+FOLDS = 3
+BANK = 20_000  # labelled patches that vote
 
 
 def main() -> None:
@@ -44,74 +53,107 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/finer"))
     parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--train", type=int, default=200)
+    parser.add_argument("--parts", nargs="+", default=["kernels", "guidance"])
     options = parser.parse_args()
     torch.set_num_threads(1)
     backbone = use_whole_image(cv.load(find_model(options.model)))
     work = options.work / f"{backbone.name.replace('/', '-')[-40:]}-{options.size}"
     split = read_masks(options.data / "voc", split="train")
     split = split.select(select_evenly(len(split), options.train))
-    rows = [Recipe("raw")]
-    for kernel, width in KERNELS:
-        name = f"scale 2, {kernel} {width:g}"
-        rows.append(Recipe(name, 10, "lattice", 2, kernel=kernel, width=width))
-    rows.append(Recipe("scale 2, tokens guided by the image", 10, "lattice", 2, guided=True))
-    extract(work, split, rows, backbone, options.size)
+    kernels = [
+        Recipe(f"scale 2, {kernel} {width:g}", 10, "lattice", 2, kernel=kernel, width=width)
+        for kernel, width in KERNELS
+    ]
+    guided = Recipe("scale 2, tokens guided by the image", 10, "lattice", 2, guided=True)
+    rows = {"kernels": [Recipe("raw"), *kernels], "guidance": [Recipe("raw"), kernels[0], guided]}
+    wanted = [row for part in options.parts for row in rows[part]]
+    extract(work, split, wanted, backbone, options.size)
     open_row = partial(stored_features, work, split, backbone=backbone, size=options.size, bases={})
-    found = Choices(split, open_row).measure(rows)
-    content = {"model": options.model, "size": options.size, "date": time.strftime("%Y-%m-%d")}
+    path = OUT / f"finer-choices-{Path(options.model).name}-{options.size}.json"
+    content = json.loads(path.read_text()) if path.exists() else {}
+    content |= {"model": options.model, "size": options.size, "date": time.strftime("%Y-%m-%d")}
     content["command"] = f"python benchmarks/finer_choices.py {options.model} --size {options.size}"
+    measures = {"kernels": Choices.kernels, "guidance": Choices.guidance}
+    for part in options.parts:
+        content[part] = measures[part](Choices(split, open_row), rows[part])
     OUT.mkdir(exist_ok=True)
-    write_json(
-        OUT / f"finer-choices-{Path(options.model).name}-{options.size}.json",
-        {**content, "rows": found},
-    )
+    write_json(path, content)
 
 
 class Choices:
-    """Probes of rows on a division of one split."""
+    """Measures rows on labelled training images."""
 
     def __init__(self, split: MaskSplit, open_row: Any) -> None:
         self.split, self.open_row = split, open_row
-        self.tested = list(range(0, len(split), 3))
-        self.trained = [i for i in range(len(split)) if i % 3]
         subset = tuple(split.classes.index(name) for name in POPULATED)
         self.summary = partial(segmentation_metrics, classes=split.classes, subset=subset)
-        self.base: dict[str, dict[str, Metric]] = {}
 
-    def measure(self, rows: list[Recipe]) -> list[dict[str, Any]]:
-        """One entry per row; guidance by the image as further entries of some."""
-        found = []
+    def fold(self, number: int) -> tuple[list[int], list[int]]:
+        """Images that train and images that are measured."""
+        images = range(len(self.split))
+        return [i for i in images if i % FOLDS != number], list(images[number::FOLDS])
+
+    def kernels(self, rows: list[Recipe]) -> list[dict[str, Any]]:
+        """Linear probe and kNN of every image, with differences to raw and to the first kernel."""
+        found: list[dict[str, Any]] = []
+        measured: list[dict[str, dict[str, Metric]]] = []
         for recipe in rows:
-            features = self.open_row(recipe=recipe)
-            head = train_fast_head(features, self.split, self.trained)
-            entry = {"row": recipe.name}
-            entry["linear"] = self.score("linear", features, head)
+            features, counts = self.open_row(recipe=recipe), []
+            for number in range(FOLDS):
+                trained, tested = self.fold(number)
+                head = train_fast_head(features, self.split, trained)
+                bank = collect_patches(features, self.split, trained, limit=BANK)
+                scorers = [head, fit_knn(*bank, k=30, temperature=0.02)]
+                part, images = _Part(features, tested), self.split.select(tested)
+                counts.append(measure_whole(scorers, part, images))
+            joined = {
+                task: self.metrics(np.concatenate([fold[i] for fold in counts]))
+                for i, task in enumerate(("linear", "kNN"))
+            }
+            measured.append(joined)
+            entry: dict[str, Any] = {"row": recipe.name}
+            for task, metrics in joined.items():
+                bases = [one[task] for one in (measured[0], measured[min(1, len(found))])]
+                entry[task] = {name: compared(name, metrics, bases) for name in SHOWN}
             found.append(entry)
             print(entry, flush=True)
-            if recipe.name == "raw" or recipe.name.endswith("tent 1"):
-                for color in COLORS:
-                    name = f"{recipe.name}, scores guided by the image, {color:g}"
-                    guided = self.score("linear", features, head, color)
-                    found.append({"row": name, "linear": guided})
-                    print(found[-1], flush=True)
         return found
 
-    def score(
-        self, task: str, features: StoredFeatures, scorer: Any, color: float | None = None
-    ) -> dict[str, Any]:
-        """Metrics of a scorer on the measured third, with differences to raw."""
-        tested = self.split.select(self.tested)
-        if color is None:
-            rows = measure_whole([scorer], _Part(features, self.tested), tested)[0]
-        else:
-            rows = measure_guided(scorer, _Part(features, self.tested), tested, color)
-        metrics = resample_metrics(Result("", 0, [rows], self.summary), seed=0)
-        self.base.setdefault(task, metrics)
-        entry = {}
-        for name in SHOWN:
-            apart = (metrics[name] - self.base[task][name]).interval()
-            entry[name] = [metrics[name].interval().mean, apart.mean, apart.low, apart.high]
-        return entry
+    def guidance(self, rows: list[Recipe]) -> list[dict[str, Any]]:
+        """Linear probe; guidance of scores by the image as further entries of all but the last."""
+        trained, tested = self.fold(0)
+        found: list[dict[str, Any]] = []
+        base: dict[str, Metric] | None = None
+        images = self.split.select(tested)
+        for recipe in rows:
+            features = self.open_row(recipe=recipe)
+            head = train_fast_head(features, self.split, trained)
+            part = _Part(features, tested)
+            counts = {recipe.name: measure_whole([head], part, images)[0]}
+            for color in () if recipe.guided else COLORS:
+                name = f"{recipe.name}, scores guided by the image, {color:g}"
+                counts[name] = measure_guided(head, part, images, color)
+            for name, one in counts.items():
+                metrics = self.metrics(one)
+                base = base or metrics
+                entry = {shown: compared(shown, metrics, [base]) for shown in SHOWN}
+                found.append({"row": name, "linear": entry})
+                print(found[-1], flush=True)
+        return found
+
+    def metrics(self, counts: Any) -> dict[str, Metric]:
+        """Metrics of counts, one row per image, with their resampled values."""
+        return resample_metrics(Result("", 0, [counts], self.summary), seed=0)
+
+
+def compared(
+    name: str, metrics: dict[str, Metric], bases: Sequence[dict[str, Metric]]
+) -> list[float]:
+    """Value, and mean, low and high of its difference to each base."""
+    values = [metrics[name].interval().mean]
+    for base in bases:
+        values += vars((metrics[name] - base[name]).interval()).values()
+    return values
 
 
 class _Part:

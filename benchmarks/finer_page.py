@@ -15,19 +15,24 @@ MODELS = {
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k": "ViT-Ti/16 AugReg",
     "deit_tiny_patch16_224": "DeiT-Ti/16",
 }
+TASKS, SHOWN = ("linear", "kNN"), ("mIoU of 7", "boundary IoU of 7")
 
 
 def write_page() -> None:
     """Render every table that has been measured."""
-    parts = [HEAD]
-    for path in sorted(RESULTS_JSON.glob("finer-[!c]*.json")):
-        parts.append(section(json.loads(path.read_text())))
-    for path in sorted(RESULTS_JSON.glob("finer-choices-*.json")):
-        parts.append(choices(json.loads(path.read_text())))
-    if (RESULTS_JSON / "showcase.json").exists():
-        parts.append(showcase(json.loads((RESULTS_JSON / "showcase.json").read_text())))
+    parts = [HEAD, *(section(one) for one in measured("finer-[!c]*.json"))]
+    parts += [projection(one) for one in measured("projection.json")]
+    parts += [choices(one) for one in measured("finer-choices-*.json")]
+    parts += [showcase(one) for one in measured("showcase.json")]
     (RESULTS / "finer.md").write_text("\n".join(parts) + "\n")
     print(RESULTS / "finer.md")
+
+
+def measured(pattern: str) -> list[dict[str, Any]]:
+    """Read JSON files of results, in the order of the models and then of sizes."""
+    found = [json.loads(path.read_text()) for path in RESULTS_JSON.glob(pattern)]
+    order = list(MODELS)
+    return sorted(found, key=lambda one: (order.index(one.get("model", "demo")), one.get("size")))
 
 
 def section(content: dict[str, Any]) -> str:
@@ -134,20 +139,66 @@ def showcase(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def projection(content: dict[str, Any]) -> str:
+    """Tasks before and after directions of position are removed, one column per model."""
+    models = content["models"]
+    names = [
+        f"{MODELS[model]}, {one['removed']} removed" + ("" if one["chosen"] else " (not chosen)")
+        for model, one in models.items()
+    ]
+    lines = [
+        f"\n## Projection before and after, {content['size']} px\n",
+        f"{content['date']}: `{content['command']}`. Raw, then the change when directions"
+        " of position are removed, paired over images or queries. Warps and classes: every patch"
+        " looks for its nearest token (100 photos, 150 VOC images); boxes: `discover` on final"
+        " tokens, 100 images; depth: RMSE in meters, 35 images; cars (360 queries) and corridor"
+        " (111): the nearest 100 by class token, ranked by 49 patches alone.\n",
+        f"| task | {' | '.join(names)} |",
+        f"|---|{'---|' * len(names)}",
+    ]
+    rows: dict[str, list[str]] = {}
+    for number, one in enumerate(models.values()):
+        for task, found in one["tasks"].items():
+            for metric, setting, before, _, apart in found:
+                how = f" ({setting.partition(',')[0]})" if task in ("cars", "corridor") else ""
+                digits = 3 if metric == "RMSE" else 1
+                cells = rows.setdefault(f"{task}{how}: {metric}", [""] * len(models))
+                cells[number] = f"{before:.{digits}f} ({interval(apart, digits)})"
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
+    return "\n".join(lines)
+
+
 def choices(content: dict[str, Any]) -> str:
     """What was tried on training images."""
     name = MODELS.get(content["model"], content["model"])
     lines = [
         f"\n## Choices on training images: {name}, {content['size']} px\n",
-        f"{content['date']}: `{content['command']}`. Ten views; two thirds of the labelled images"
-        " train, one third is measured; in brackets the difference to raw.\n",
-        "| tokens | linear, mIoU of 7 | linear, boundary IoU of 7 |",
-        "|---|---|---|",
+        f"{content['date']}: `{content['command']}`. Ten views.",
     ]
-    for row in content["rows"]:
-        cells = [row["linear"][name] for name in ("mIoU of 7", "boundary IoU of 7")]
-        texts = [f"{c[0]:.1f} ({interval(c[1:])})" for c in cells]
-        lines.append(f"| {row['row']} | {' | '.join(texts)} |")
+    if "kernels" in content:
+        first = content["kernels"][1]["row"]
+        lines += [
+            "\nKernel and width: each third of the labelled images is measured with probes of the"
+            f" others; in brackets the difference to {first}.\n",
+            f"| tokens | {' | '.join(f'{t}, {m}' for t in TASKS for m in SHOWN)} |",
+            f"|---|{'---|' * 4}",
+        ]
+        for row in content["kernels"]:
+            cells = [row[task][metric] for task in TASKS for metric in SHOWN]
+            texts = [
+                f"{c[0]:.1f} ({interval(c[4:])})" if any(c[4:]) else f"{c[0]:.1f}" for c in cells
+            ]
+            lines.append(f"| {row['row']} | {' | '.join(texts)} |")
+    if "guidance" in content:
+        lines += [
+            "\nGuidance by the image: two thirds of the labelled images train, one third is"
+            " measured; in brackets the difference to raw.\n",
+            f"| tokens | {' | '.join(f'linear, {metric}' for metric in SHOWN)} |",
+            "|---|---|---|",
+        ]
+        for row in content["guidance"]:
+            texts = [f"{c[0]:.1f} ({interval(c[1:4])})" for c in row["linear"].values()]
+            lines.append(f"| {row['row']} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """Every cure on a model whose output carries artifacts: norms by block, top-1 with its own head.
 
     python benchmarks/showcase.py MODEL [NAME=dir:PATH …] [--views 10]
+    python benchmarks/showcase.py MODEL [NAME=dir:PATH …] --images      # docs/images/showcase.png
 
 MODEL is a classifier in CLEARVIT_WEIGHTS (AugReg ViT-Ti); the others are its cured copies. Percent
 of patch tokens above the cutoff that `diagnose` found on the raw model, block by block (64 photos),
@@ -21,13 +22,19 @@ import torch
 
 import clearvit as cv
 from clearvit.backbones.vit import VitBackbone
+from clearvit.demo.photos import packaged_photos
 from clearvit.files import write_json
-from clearvit.images import find_images
+from clearvit.images import find_images, read_image
+from clearvit.probes.features import use_whole_image
+from clearvit.report.figure import Panel, draw_panels, save_figure
+from clearvit.report.pca import PCA
 from clearvit.stats import bootstrap
-from data import DATA, data_path, find_model
+from data import DATA, RESULTS, data_path, find_model
 from finer import OUT
 
 BATCH = 10
+SUBJECTS = ("chelsea", "coffee")  # photos that installed packages bring along
+LARGEST = 8.0  # times the median norm, the end of the color map
 
 
 def main() -> None:
@@ -36,11 +43,14 @@ def main() -> None:
     parser.add_argument("others", nargs="*", help="NAME=dir:PATH")
     parser.add_argument("--views", type=int, default=10)
     parser.add_argument("--data", type=data_path, default=DATA)
+    parser.add_argument("--images", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     raw = cv.load(find_model(options.model))
     models: dict[str, cv.Backbone] = {"raw": raw}
     models |= {name: cv.load(path) for name, _, path in (o.partition("=") for o in options.others)}
+    if options.images:
+        return draw(models, options.views)
     models[f"{options.views} sub-patch views"] = cv.cure(raw, method="denoise", views=options.views)
     photos = sorted((options.data / "photos").glob("*.jpg"))[::7][:64]
     diagnosis = cv.diagnose(raw, photos, experiments=False, equivariance=False)
@@ -62,6 +72,46 @@ def main() -> None:
     content = {"model": options.model, "cutoff": cutoff, "evidence": evidence}
     content |= {"date": time.strftime("%Y-%m-%d"), "command": " ".join(command), "rows": rows}
     write_json(OUT / "showcase.json", content)
+
+
+def draw(models: dict[str, cv.Backbone], views: int) -> None:
+    """Norms and colors of the patch tokens of each model, and of its views, for two photos."""
+    models = {name: use_whole_image(model) for name, model in models.items()}
+    rows = []
+    for subject in SUBJECTS:
+        photo = read_image(next(path for path in packaged_photos() if path.stem == subject))
+        shape = photo.height / photo.width
+        clean = cv.denoise(models["raw"], photo, views=views, scale=2)
+        colors = PCA.fit_foreground(clean.map[0])
+        row = [Panel("photo", np.asarray(photo), note=subject)]
+        for name, model in models.items():
+            norms = last_norms(model, photo)
+            title = f"norms, at most {norms.max():.1f}"
+            row.append(Panel(title, None, norms, name, (0.0, LARGEST), aspect=shape))
+            found = painted(model.tokens(photo), colors)
+            row.append(Panel("colors", found, note=name, aspect=shape))
+        found = painted(clean, colors)
+        row.append(Panel("colors", found, note=f"raw, {views} views, scale=2", aspect=shape))
+        rows.append(row)
+    caption = (
+        "Norms of the last block's tokens, in units of their median. Colors: principal components"
+        " of the foreground's tokens from views, the same for each row."
+    )
+    out = RESULTS.parent / "images" / "showcase.png"
+    save_figure(draw_panels(rows, caption=caption), out, overwrite=True)
+    print(out)
+
+
+def painted(tokens: cv.Tokens, colors: PCA) -> np.ndarray:
+    return colors.apply(tokens.map[0].permute(1, 2, 0)).numpy()
+
+
+def last_norms(model: cv.Backbone, photo: Any) -> np.ndarray:
+    """Norms of the patches of the last block, (H, W), in units of their median."""
+    tokens = model.tokens(photo, layers=[-1], norm=False)
+    (last,) = tokens.layers.values()
+    norms = last.patches[0].norm(dim=-1).unflatten(0, tokens.grid)
+    return (norms / norms.median()).numpy()
 
 
 def top1(backbone: cv.Backbone, folder: Path) -> np.ndarray:

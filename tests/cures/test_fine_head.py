@@ -132,6 +132,10 @@ def test_a_cured_model_gets_its_head_after_the_cure(photos, tmp_path):
     cured = cv.cure(load(tiny_network()), photos, out=tmp_path / "out", **options)
     assert cured.prefix_names.count("register") == 2 and cured.scale == 2
     assert cured.report.cure.registers == 2
+    card = (tmp_path / "out/README.md").read_text()
+    assert card.count(FINE_HEAD) == int(cured.scale == 2)
+    assert f"{cured.report.parameters:,} parameters" in card
+    assert card.index(FINE_HEAD) < card.index("## License") < card.index("## Citation")
     again = load(f"dir:{tmp_path / 'out'}")
     assert again.fingerprint() == cured.fingerprint()
     finished = cv.cure(load(tiny_network()), photos, out=tmp_path / "out", **options)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearvit.errors import ModelError
-from clearvit.report.pca import PCA
+from clearvit.report.pca import PCA, foreground
 
 
 def colors_of(feature_map, **options):
@@ -63,3 +63,31 @@ def test_nan_is_an_error_that_says_how_much():
     features[0, 0, 0] = float("nan")
     with pytest.raises(ModelError, match=r"5\.0% of the tokens hold NaN"):
         colors_of(features)
+
+
+def object_on_a_wall():
+    """A square of two parts on a wall that varies more than they do, (C, H, W)."""
+    torch.manual_seed(0)
+    features = 0.01 * torch.randn(6, 12, 12)
+    features[0] += torch.linspace(-1, 1, 12)  # light on the wall
+    features[1, 4:9, 4:9] = 8.0
+    features[0, 4:9, 4:9] = 0.0
+    features[2, 4:9, 4:6] = 0.5  # a part of the object
+    mask = torch.zeros(12, 12, dtype=torch.bool)
+    mask[4:9, 4:9] = True
+    return features, mask
+
+
+def test_the_foreground_is_what_leaves_the_border_free():
+    features, mask = object_on_a_wall()
+    assert torch.equal(foreground(features), mask)
+    assert torch.equal(foreground(-features), mask)
+    assert foreground(torch.ones(4, 5, 5)).all()
+
+
+def test_colors_of_the_foreground_tell_its_parts_apart():
+    features, mask = object_on_a_wall()
+    own = PCA.fit_foreground(features)
+    assert torch.allclose(own.mean, features[:, mask].double().mean(1))
+    assert own.basis[:, 0].abs().argmax() == 2  # the parts, which differ less than the wall does
+    assert PCA.fit(features.flatten(1).T).basis[:, 0].abs().argmax() == 1

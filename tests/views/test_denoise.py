@@ -120,6 +120,8 @@ def test_grid_backbones_can_be_denoised():
     backbone = load(timm.create_model("resnet18"))
     tokens = cv.denoise(backbone, torch.randn(1, 3, 256, 256), views=4)
     assert tokens.patches.shape == (1, 64, 512) and tokens.prefix.shape == (1, 0, 512)
+    fine = cv.denoise(backbone, torch.randn(1, 3, 128, 128), views=4, scale=2)
+    assert fine.grid == (8, 8) and fine.patches.isfinite().all()
 
 
 @pytest.mark.parametrize(("scale", "count"), [(1, 10), (2, 4), (4, 16)])
@@ -130,7 +132,8 @@ def test_the_grid_is_as_fine_as_asked(backbone, scale, count):
     assert tokens.counts.shape == tokens.grid and tokens.variance.shape == (2, 40 * scale**2)
 
 
-def test_what_cannot_be_done_is_said_before_any_pass(backbone):
+def test_what_cannot_be_done_is_said_before_any_pass(backbone, monkeypatch):
+    monkeypatch.setattr(backbone, "forward", lambda *_: pytest.fail("the work has begun"))
     pixels = torch.randn(1, 3, 64, 64)
     with pytest.raises(ModelError, match="allows 1 to 8"):
         cv.denoise(backbone, pixels, scale=9)

@@ -35,6 +35,7 @@ from clearvit.backbones.saved import load_saved, save
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
 from clearvit.cures.distill import cosine
+from clearvit.cures.results.card import add_head_to_card
 from clearvit.cures.targets import FILES as TARGET_FILES
 from clearvit.cures.targets import Target, TargetCache
 from clearvit.cures.teacher import teacher_and_student
@@ -372,6 +373,8 @@ def add_fine_head(
     result = fit_fine_head(backbone, sources, own, config, progress)
     if accelerator.is_main_process:
         save(result, folder, kind="cure")
+        if result.report.kept:
+            add_head_to_card(folder, str(dataclasses.replace(result.report, cure=None)))
         write_json(folder / RESULT, {"plan": plan, "report": result.report.to_json()})
     return result
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from clearvit.errors import ModelError
 
 ROBUST = (0.01, 0.99)  # quantiles that become 0 and 1, so that a few outliers cost no contrast
+LEAST = 0.02  # of the cells, of a foreground that has colors of its own
 FLAT = 1e-12  # variance, relative to the mean square, below which a component is rounding noise
 
 
@@ -46,6 +47,11 @@ class PCA:
         flat = variance.flip(0)[:components] <= FLAT * values.square().mean()
         return PCA(mean, basis, torch.where(flat, 0.0, low), torch.where(flat, 0.0, high))
 
+    @staticmethod
+    def fit_foreground(features: Tensor) -> PCA:
+        """Fit on the foreground of a map (C, H, W), so that colors tell its parts apart."""
+        return PCA.fit(features.flatten(1).T[foreground(features).flatten()])
+
     def project(self, features: Tensor) -> Tensor:
         """Give the components of features (..., C), as (..., K) float64."""
         return (features.detach().cpu().double() - self.mean) @ self.basis
@@ -62,6 +68,21 @@ class PCA:
             return channels.expand(*channels.shape[:-1], 3)
         missing = torch.full((*channels.shape[:-1], 3), 0.5, dtype=torch.float64)
         return torch.cat([channels, missing], dim=-1)[..., :3]
+
+
+def foreground(features: Tensor) -> Tensor:
+    """Tell the object of a map (C, H, W) from what is around it, (H, W) bool.
+
+    The first principal component divides the cells in two at its mean; the foreground is the part
+    that covers less of the border. It is the whole map where that part is tiny or all border.
+    """
+    grid = features.shape[1:]
+    above = PCA.fit(features.flatten(1).T, components=1).project(features.permute(1, 2, 0)) > 0
+    above = above[..., 0]
+    border = torch.ones(grid, dtype=torch.bool)
+    border[1:-1, 1:-1] = False
+    mask = above if above[border].double().mean() <= 0.5 else ~above
+    return mask if mask.double().mean() >= LEAST else torch.ones(grid, dtype=torch.bool)
 
 
 def _checked(features: Tensor) -> Tensor:

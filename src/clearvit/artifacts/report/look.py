@@ -76,8 +76,8 @@ def look(
     """Draw one figure per image: photo, PCA of the tokens, token norms per block, attention.
 
     The PCA is joint: equal colors mean equal features across all images. With views or a scale it
-    is that of each image's tokens from views. Images that cannot be
-    read are skipped with a warning.
+    is that of each image's tokens from views, fitted on its foreground. Images that cannot be read
+    are skipped with a warning.
 
     Args:
         backbone: Any backbone; of one that is not a ViT only the PCA can be shown.
@@ -107,7 +107,7 @@ def look(
     pca = _common_basis([seen.map for seen in first])
     written = {}
     for seen in chain(first, stream):
-        basis = pca if seen.fine is None else PCA.fit(seen.fine.flatten(1).T)
+        basis = pca if seen.fine is None else PCA.fit_foreground(seen.fine)
         rows, title = panels(seen, basis, backbone.depth), PurePosixPath(seen.name).name
         figure = draw_panels(rows, title, _caption(backbone, seen))
         written[seen.name] = save_figure(figure, targets[seen.name])
@@ -241,7 +241,10 @@ def _caption(backbone: Backbone, seen: Seen) -> str:
     height, width = (n // backbone.scale * p for n, p in cells)
     colors = "Token colors are shared by all images"
     if seen.fine is not None:
-        colors = "Token colors are the components of the tokens from views, the same in both panels"
+        colors = (
+            "Token colors are the components of the foreground's tokens from views, the same in"
+            " both panels"
+        )
     text = f"{backbone.name} at {height} {TIMES} {width} px. {colors}"
     return text + ("; norms are taken before the final norm." if seen.norms else ".")
 

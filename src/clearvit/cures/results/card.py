@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from clearvit.backbones.demo.demo_weights import HUB_REPOSITORY
+from clearvit.backbones.output import FINE_HEAD
 from clearvit.backbones.sources.hf.export_hf import kind_of
 from clearvit.backbones.sources.snippets import clearvit_code, timm_code
 from clearvit.backbones.vit import VitBackbone
@@ -16,6 +17,7 @@ from clearvit.errors import ModelError
 from clearvit.files import written_whole
 
 CARD = "README.md"
+LICENSE, HEAD = "## License", "## Fine tokens in one pass"
 TAGS = ("image-feature-extraction", "vision-transformer", "registers", "ph-reg", "clearvit")
 CITATION = """\
 @inproceedings{phreg2025,
@@ -47,12 +49,33 @@ def write_card(folder: str | Path, cured: VitBackbone, original: str, config: Cu
         _what_was_done(original, config, report),
         f"## Before and after\n\n{_table(report)}" if report.before is not None else "",
         _loading(Path(folder).resolve().name, cured),
-        f"## License\n\nThe weights derive from {named} and stay under its license.\n",
+        f"{LICENSE}\n\nThe weights derive from {named} and stay under its license.\n",
         f"## Citation\n\n```bibtex\n{CITATION}```\n",
     ]
     with written_whole(target) as temporary:
         temporary.write_text("\n".join(part for part in parts if part), "utf-8")
     return target
+
+
+def add_head_to_card(folder: str | Path, summary: str) -> None:
+    """Say in the card that a head for fine tokens lies beside the weights, if there is a card.
+
+    Args:
+        folder: Where the card of the cured model lies.
+        summary: What the head is and what it brought, without a full stop.
+    """
+    target = Path(folder) / CARD
+    text = target.read_text("utf-8") if target.exists() else ""
+    before, license_, after = text.rpartition(LICENSE)
+    if not license_ or HEAD in before:
+        return
+    section = (
+        f"{HEAD}\n\n`{FINE_HEAD}` gives patch tokens on a grid twice as fine in the same forward"
+        f" pass: {summary}. clearvit loads it with the model and exports both as one ONNX or"
+        " OpenVINO graph; timm loads the network without it.\n\n"
+    )
+    with written_whole(target) as temporary:
+        temporary.write_text(f"{before}{section}{license_}{after}", "utf-8")
 
 
 def result_rows(report: CureReport) -> list[tuple[str, str, str]]:
