@@ -191,8 +191,8 @@ def choices(content: dict[str, Any]) -> str:
             lines.append(f"| {row['row']} | {' | '.join(texts)} |")
     if "guidance" in content:
         lines += [
-            "\nKernel, width and guidance by the image: two thirds of the labelled images train, one third is"
-            " measured; in brackets the difference to raw.\n",
+            "\nKernel, width and guidance by the image: two thirds of the labelled images"
+            " train, one third is measured; in brackets the difference to raw.\n",
             f"| tokens | {' | '.join(f'linear, {metric}' for metric in SHOWN)} |",
             "|---|---|---|",
         ]
