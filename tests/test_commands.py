@@ -15,7 +15,15 @@ from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
 from tests.conftest import tiny_network
 from tests.helpers.commands import LINE, PAGES, invoke
-from tests.helpers.made_data import class_folder, cub, depth_folder, voc_masks, voc_object
+from tests.helpers.made_data import (
+    class_folder,
+    colour_image,
+    cub,
+    depth_folder,
+    save_png,
+    voc_masks,
+    voc_object,
+)
 
 SHELL = ("", "bash", "text")
 SIDE = "32"  # pixels
@@ -69,6 +77,10 @@ def workplace(tmp_path_factory):
         class_folder(folder / name)
     annotated(voc_masks(folder / "VOC2012"))
     depth_folder(folder / "nyu")
+    for i in range(2):
+        pixels, mask = colour_image(i)
+        save_png(folder / f"examples/{i}.png", pixels)
+        save_png(folder / f"examples/{i}_mask.png", mask)
     cub(folder / "CUB_200_2011")
     for name in ("small", "cured", "epoch-10", "epoch-20"):
         save(load(tiny_network(depth=12)), folder / name)

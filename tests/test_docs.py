@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.helpers.commands import PAGES, ROOT
+from tests.helpers.made_data import colour_image, save_png
 
 LARGE, SMALL = (
     re.compile(r"size=(224|336)\b"),
@@ -30,6 +31,11 @@ def workplace(demo_backbone, tmp_path_factory):
     for name in ("cat.jpg", "dog.jpg", "photo.jpg", *(f"photos/{i:02d}.jpg" for i in range(20))):
         pixels = generator.integers(0, 255, (30, 40, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / name)
+    (folder / "examples").mkdir()
+    for i in range(2):
+        pixels, mask = colour_image(i)
+        save_png(folder / f"examples/{i}.png", pixels)
+        save_png(folder / f"examples/{i}_mask.png", mask)
     config = TokenConfig(size=56, layers=(8,))
     save_tokens(demo_backbone, folder / "photos", out=folder / "tokens", config=config)
     return folder

@@ -23,6 +23,8 @@ from .pruning.config import PruneConfig
 from .pruning.prune import prune
 from .retrieval.config import IndexConfig
 from .retrieval.index.index import Index
+from .segmentation.config import SegmentConfig
+from .segmentation.segment import segment
 from .shards.config import TokenConfig
 from .shards.extract import save_tokens
 from .shards.read import open_tokens
@@ -47,6 +49,7 @@ __all__ = [
     "ModelError",
     "OptionError",
     "PruneConfig",
+    "SegmentConfig",
     "StoreError",
     "TokenConfig",
     "Tokens",
@@ -66,5 +69,6 @@ __all__ = [
     "prune",
     "save",
     "save_tokens",
+    "segment",
     "testing",
 ]

@@ -11,7 +11,7 @@ from clearvit.cli.failures import describe_failure, write_log
 
 VERBS = (
     *("diagnose", "look", "tokens", "cure", "prune", "export"),
-    *("discover", "index", "search", "explain", "evaluate", "compare", "bench"),
+    *("discover", "segment", "index", "search", "explain", "evaluate", "compare", "bench"),
     *("report", "demo"),
 )
 for _verb in VERBS:

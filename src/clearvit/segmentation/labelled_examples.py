@@ -51,14 +51,14 @@ class Examples:
         classes: Names by place, the K values of a mask that is read.
         numbers: The number of each class in files, ascending.
         labelled: The images and what labels them.
-        pixels: Labelled pixels of each class in all images.
+        pixels: Labelled pixels by image and class.
     """
 
     classes: tuple[str, ...]
     numbers: tuple[int, ...]
     labelled: tuple[Labelled, ...]
     unlabelled: Unlabelled = "auto"
-    pixels: tuple[int, ...] = field(default=(), compare=False)
+    pixels: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
 
     def __len__(self) -> int:
         return len(self.labelled)
@@ -75,7 +75,7 @@ class Examples:
         table = np.full(int(max(mask.max(), 0)) + 3, VOID, dtype=np.int64)  # the last two: -2, -1
         for number, place in self._places(one, mask).items():
             table[number] = place
-        if self._fills_background(one):
+        if self._fills_background(one) and BACKGROUND in self.classes:
             table[UNLABELLED] = self.classes.index(BACKGROUND)
         drawn: Integers = table[mask]
         return drawn
@@ -248,26 +248,27 @@ def _numbers_in(labelled: Sequence[Labelled]) -> tuple[int, ...]:
 
 
 def _count(examples: Examples) -> Examples:
-    """Count the pixels of each class, and refuse examples that teach nothing."""
-    total = np.zeros(len(examples.classes), dtype=np.int64)
+    """Count pixels, leave out classes without any, and refuse what teaches nothing."""
+    rows = []
     for index in range(len(examples)):
         mask = examples.read(index)
-        total += np.bincount(mask[mask >= 0], minlength=len(total))
-    there = [name for name, n in zip(examples.classes, total, strict=True) if n]
+        rows.append(np.bincount(mask[mask >= 0], minlength=len(examples.classes)))
+    table = np.stack(rows)
+    kept = [n for n, count in enumerate(table.sum(0)) if count]
+    there = tuple(examples.classes[n] for n in kept)
     if len(there) < 2:
         what = f"only of '{there[0]}'" if there else "of no class"
         raise ImageError(
             f"the examples have labelled pixels {what}; two classes are needed. Label some of the"
             f" rest as '{BACKGROUND}', or use unlabelled='background'."
         )
-    empty = [name for name, n in zip(examples.classes, total, strict=True) if not n]
+    empty = [repr(name) for name in examples.classes if name not in there]
     if empty:
         warnings.warn(
-            f"no pixel of the examples is of class {', '.join(map(repr, empty[:10]))}; what has no"
-            " example is never found.",
+            f"no pixel of the examples is of class {', '.join(empty[:10])}; what has no example is"
+            " never found.",
             stacklevel=3,
         )
-    pixels = tuple(int(n) for n in total)
-    return Examples(
-        examples.classes, examples.numbers, examples.labelled, examples.unlabelled, pixels
-    )
+    numbers = tuple(examples.numbers[n] for n in kept)
+    pixels = tuple(tuple(int(n) for n in row[kept]) for row in table)
+    return Examples(there, numbers, examples.labelled, examples.unlabelled, pixels)

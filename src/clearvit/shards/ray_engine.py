@@ -7,7 +7,7 @@ nothing is lost and nothing is doubled. Every node must see the images and the o
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,34 +39,58 @@ class LoadRecipe:
 
 def run_on_ray(run: Extraction, numbers: Sequence[int], meter: Meter) -> None:
     """Write the missing shards on the cluster at RAY_ADDRESS, or on a local one made for it."""
+    plan = run.plan
+    recipe = recipe_of(getattr(run.backbone, "inner", run.backbone))  # workers wrap it themselves
+    parts = [run.images[plan.members(number)] for number in numbers]
+    shared = (recipe, plan, run.folder.absolute(), run.config)
+    run_tasks(_write_one, shared, parts, numbers, meter)
+
+
+def run_tasks(
+    work: Callable[[Any, Sequence[ImageSource], Any], Any],
+    shared: Any,
+    parts: Sequence[Sequence[ImageSource]],
+    extras: Sequence[Any],
+    meter: Meter,
+) -> list[Any]:
+    """Run `work(shared, images, extra)` for every part on a cluster; give what each returned.
+
+    Args:
+        work: A function of a module, since workers import it.
+        shared: What all tasks need; sent once.
+        parts: Images of each task, as files.
+        extras: What else each task needs.
+        meter: Advances by the images of each finished task.
+    """
     try:
         import ray
     except ImportError as error:
         raise missing_extra("ray", "scale", "--engine ray") from error
-    if any(not isinstance(image.source, (str, Path)) for image in run.images):
+    if any(not isinstance(image.source, (str, Path)) for part in parts for image in part):
         raise StoreError("Ray workers read files; pass paths instead of images in memory.")
-    plan = run.plan
-    recipe = recipe_of(getattr(run.backbone, "inner", run.backbone))  # workers wrap it themselves
     started_here = not ray.is_initialized()
     if started_here:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
-        task = ray.remote(max_retries=RETRIES, num_cpus=1)(_write_one)
-        options = ray.put((recipe, plan, run.folder.absolute(), run.config))
+        task = ray.remote(max_retries=RETRIES, num_cpus=1)(work)
+        common = ray.put(shared)
         waiting = {
-            task.remote(options, number, _absolute(run.images[plan.members(number)])): number
-            for number in numbers
+            task.remote(common, _absolute(part), extra): number
+            for number, (part, extra) in enumerate(zip(parts, extras, strict=True))
         }
+        found: dict[int, Any] = {}
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1)
-            ray.get(done[0])
-            meter.advance(len(plan.names[plan.members(waiting.pop(done[0]))]))
+            number = waiting.pop(done[0])
+            found[number] = ray.get(done[0])
+            meter.advance(len(parts[number]))
+        return [found[number] for number in range(len(parts))]
     except ray.exceptions.RayTaskError as error:
         cause = error.as_instanceof_cause()
         raise cause if isinstance(cause, ClearvitError) else StoreError(str(error)) from error
     except ray.exceptions.RayError as error:
         raise StoreError(
-            f"Ray gave up: {error}. Finished shards are kept; run the same command again."
+            f"Ray gave up: {error}. What is finished is kept; run the same command again."
         ) from error
     finally:
         if started_here:
@@ -79,17 +103,17 @@ def recipe_of(backbone: Backbone) -> LoadRecipe:
     return LoadRecipe(backbone.name, backbone.preprocessing.size, positions, backbone.fingerprint())
 
 
-def _write_one(options: Any, number: int, images: Sequence[ImageSource]) -> None:
-    recipe, plan, folder, config = options
+def _write_one(shared: Any, images: Sequence[ImageSource], number: int) -> None:
+    recipe, plan, folder, config = shared
     backbone = with_views(
-        _load_once(recipe), config.views, config.scale, refine=config.refine, batch=config.batch
+        load_once(recipe), config.views, config.scale, refine=config.refine, batch=config.batch
     )
     run = Extraction(backbone, images, plan, folder, config)
     write_shard(plan.path(folder, number), list(encode(run, images)))
 
 
 @functools.lru_cache(maxsize=1)
-def _load_once(recipe: LoadRecipe) -> Backbone:
+def load_once(recipe: LoadRecipe) -> Backbone:
     """Load the backbone once per worker process."""
     torch.set_num_threads(1)  # a task is given one core; shards are what runs side by side
     backbone = load(recipe.name, size=recipe.size, positions=recipe.positions)
