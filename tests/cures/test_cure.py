@@ -354,3 +354,21 @@ def test_an_image_is_decoded_once(tiny, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "read_image", lambda source: seen.append(source) or read(source))
     cure(tiny, photos, out=tmp_path / "out", config=CONFIG)
     assert len(seen) == len(set(map(str, seen))) == 15
+
+
+def test_one_training_at_two_sizes(tiny, photos, tmp_path):
+    config = changed(sizes=(32, 48), epochs=6)
+    cured = cv.cure(tiny, photos, out=tmp_path / "out", config=config)
+    assert cured.report.after < cured.report.before
+    assert "32, 48 px" in (tmp_path / "out" / "README.md").read_text()
+    again = cv.cure(tiny, photos, out=tmp_path / "out", config=config)  # is finished
+    assert cured.fingerprint() == again.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"size": 32}, "not both"), ({"method": "positional"}, "method 'distill'")],
+)
+def test_sizes_are_refused_where_they_mean_nothing(tiny, photos, options, word):
+    with pytest.raises(OptionError, match=word):
+        cv.cure(tiny, photos, sizes=(32, 48), **options)

@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_the_paper(tiny):
     config = CureConfig(class_weight=0)
     shown = torch.ones(2, 16, dtype=torch.bool)
     with torch.no_grad():
-        found = Student(tiny, config)(Batch(pixels, target, torch.zeros(2, 0), shown))["loss"]
+        found = Student(tiny, config)([Batch(pixels, target, torch.zeros(2, 0), shown)])["loss"]
     s, t = tiny.tokens(pixels).patches.double().numpy(), target.double().numpy()
     norms = (np.linalg.norm(s, axis=-1) + 1e-8) * (np.linalg.norm(t, axis=-1) + 1e-8)
     expected = (1 - ((s * t).sum(-1) / norms).mean()) + ((s - t) ** 2).mean()
@@ -81,9 +81,9 @@ def test_padding_does_not_count(tiny):
     config = CureConfig(class_weight=0)
     cls = torch.zeros(1, 0)
     with torch.no_grad():
-        one = Student(tiny, config)(Batch(pixels, target, cls, shown))["loss"]
+        one = Student(tiny, config)([Batch(pixels, target, cls, shown)])["loss"]
         target[0, 3] += 100
-        other = Student(tiny, config)(Batch(pixels, target, cls, shown))["loss"]
+        other = Student(tiny, config)([Batch(pixels, target, cls, shown)])["loss"]
     assert torch.equal(one, other)
 
 
@@ -100,8 +100,8 @@ def test_the_class_token_is_kept(tiny):
     shown = torch.ones(1, 16, dtype=torch.bool)
     batch = Batch(pixels, found.patches, found.cls + 1.0, shown)
     with torch.no_grad():
-        losses = Student(tiny, CureConfig(class_weight=0.5))(batch)
-        without = Student(tiny, CureConfig(class_weight=0.0))(batch)
+        losses = Student(tiny, CureConfig(class_weight=0.5))([batch])
+        without = Student(tiny, CureConfig(class_weight=0.0))([batch])
     assert float(losses["patches"]) == pytest.approx(0, abs=1e-5)
     assert float(losses["loss"]) == pytest.approx(0.5 * float(losses["class"]), rel=1e-5)
     assert "class" not in without
@@ -177,10 +177,10 @@ def test_a_teacher_in_half_precision_says_almost_the_same(tiny, photos, tmp_path
 def test_what_the_student_sees(tiny, photos, tmp_path, augment):
     config = CureConfig(augment=augment, size=64, views=4, held_out=0.2)
     task = task_for(tiny, photos, tmp_path, config)
-    batches = [task.load_batch([1, 2, 3, 4], step) for step in range(8)]
+    batches = [task.load_batch([1, 2, 3, 4], step)[0] for step in range(8)]
     shifted = torch.stack([~batch.shown.all(1) for batch in batches])
     assert shifted.any() == (augment == "shift-flip") and not shifted.all()
-    again = task.load_batch([2], 5)  # depends on the step and the image, on nothing else
+    (again,) = task.load_batch([2], 5)  # depends on the step and the image, on nothing else
     assert torch.equal(again.pixels[0], batches[5].pixels[1])
     plain = task.teacher.pixels(task.cache, task.training[1])
     assert all(torch.equal(b.pixels[0], plain) for b in batches) == (augment == "none")
@@ -247,8 +247,8 @@ def test_crops_and_views_are_fresh_every_epoch(tiny, photos, tmp_path):
     config = small("ph-reg")
     task = task_for(tiny, photos, tmp_path, config)
     assert not list(tmp_path.rglob("*.safetensors")) and not task.held_out
-    first, later = task.load_batch([1], 0), task.load_batch([1], 3)
-    assert torch.equal(task.load_batch([1], 3).patches, later.patches)  # resumes to the same
+    first, later, again = (task.load_batch([1], step)[0] for step in (0, 3, 3))
+    assert torch.equal(again.patches, later.patches)  # resumes to the same
     assert not torch.equal(first.patches, later.patches) and first.shown.all()
 
 
@@ -256,7 +256,7 @@ def test_fresh_targets_are_the_official_average(tiny, photos, tmp_path):
     """Crop, farthest-point views, white padding, mean over the views that show a patch."""
     config = small("ph-reg", size=64)
     image = read_image(find_images(photos)[0].source)
-    pixels, found = Teacher(tiny, config).fresh_target(image, seeded_generator(1, 2))
+    pixels, found = Teacher(tiny, config).fresh_target(image, (64, 64), seeded_generator(1, 2))
     rng = seeded_generator(1, 2)
     crop = random_crop(image, (64, 64), rng)
     assert torch.equal(pixels, tiny.preprocessing(crop, (64, 64)))
@@ -323,3 +323,41 @@ def test_the_class_token_of_a_dense_head_is_that_of_the_network():
     with torch.no_grad():
         patches, cls = read_tokens(dense_clip(clip, "maskclip"), pixels, with_class=True)
     assert torch.allclose(cls, clip.tokens(pixels).cls, atol=1e-5) and patches.shape[-1] == 20
+
+
+# --- several sizes --------------------------------------------------------------------------------
+
+
+def test_every_size_has_its_part_of_training_and_held_out_images(tiny):
+    teacher = Teacher(tiny, CureConfig(sizes=(32, 32, 48)))
+    training, held_out = split_held_out(480, 0.1)
+    for numbers in (training, held_out):
+        large = sum(teacher.size_of(number) == (48, 48) for number in numbers)
+        assert large / len(numbers) == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_a_step_has_one_batch_for_each_size_with_its_own_targets(tiny, photos, tmp_path):
+    config = CureConfig(sizes=(32, 48), views=4, augment="none", precision="no", directions=2)
+    task = task_for(tiny, photos, tmp_path, config)
+    images = list(range(8))
+    batches = task.load_batch(images, 0)
+    assert {tuple(batch.pixels.shape[2:]) for batch in batches} == {(32, 32), (48, 48)}
+    assert sum(len(batch.pixels) for batch in batches) == 8
+    teacher, number = task.teacher, task.training[0]
+    size = teacher.size_of(number)
+    alone = Teacher(tiny, CureConfig(size=size, views=4, precision="no", directions=2))
+    expected = alone.target(task.cache.read(number), number).patches.float()
+    grid = teacher.grid_of(size)
+    (own,) = (batch for batch in batches if batch.patches.shape[1] == grid[0] * grid[1])
+    assert torch.equal(own.patches[0], expected)
+
+
+def test_the_loss_of_several_sizes_is_the_mean_over_images(tiny, photos, tmp_path):
+    task = task_for(tiny, photos, tmp_path, CureConfig(sizes=(32, 48), views=4, precision="no"))
+    batches = task.load_batch(list(range(8)), 0)
+    with torch.no_grad():
+        whole = task.student(batches)
+        parts = [task.student([batch]) for batch in batches]
+    for name, value in whole.items():
+        mean = sum(p[name] * len(b.pixels) for p, b in zip(parts, batches, strict=True)) / 8
+        assert float(value) == pytest.approx(float(mean), rel=1e-5)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from clearvit.options import Options, Precision, Size, option, size_option
+from clearvit.options import LARGEST_SIDE, Options, Precision, Size, option, size_option
 from clearvit.views.config import FRACTION, SAMPLER_HELP, Sampler
 
 Method = Literal["distill", "test-time", "positional", "instant", "denoise", "fine"]
@@ -86,6 +86,14 @@ class CureConfig(Options):
         shown="2 with method 'fine', else 1",
     )
     size: int | Size | None = size_option()
+    sizes: tuple[int, ...] | None = option(
+        None,
+        "Image sizes in pixels to mix in the training, such as 224,448, so that one model serves"
+        " them and those between; each image has one of them, a size named twice has more images.",
+        minimum=1,
+        maximum=LARGEST_SIDE,
+        shown="none, only --size",
+    )
     features: Features = option(
         "auto",
         "Which tokens to clean: the final 'tokens', or CLIP's patches in the 'text' space; 'auto'"

@@ -46,7 +46,7 @@ from clearvit.views.denoised import DenoisedBackbone
 TRAINING = "training"  # directory inside the output
 OF_TARGETS = (
     *("model", "fingerprint", "listing"),
-    *("size", "views", "sampler", "fraction", "directions"),
+    *("size", "sizes", "views", "sampler", "fraction", "directions"),
     *("seed", "bf16", "features", "layer"),
 )
 WITHOUT_EFFECT = (
@@ -103,6 +103,7 @@ def cure(
             denoised.save(out, kind="cure")
         return denoised
     vit = _check_kind(backbone, config)
+    config = _decide_sizes(vit, config)
     fine = wants_fine_head(config)
     check_curable(vit, images, config, fine=fine)
     with output_directory(out) as folder:
@@ -134,6 +135,17 @@ def _check_kind(backbone: Backbone, config: CureConfig) -> VitBackbone:
     if isinstance(backbone, NeuronBackbone) and not edits:
         raise ModelError(f"'{name}' has test-time registers. Cure the model that it was made of.")
     return backbone
+
+
+def _decide_sizes(backbone: VitBackbone, config: CureConfig) -> CureConfig:
+    """Let the first of several sizes stand for all where only one can be used."""
+    if not config.sizes:
+        return config
+    if config.method != "distill":
+        raise OptionError("several sizes are for the training, method 'distill'.", "sizes")
+    if config.size is not None:
+        raise OptionError("give --size or --sizes, not both.", "sizes")
+    return dataclasses.replace(config, size=backbone.fitting_size(config.sizes[0]))
 
 
 def _cure_by_training(
@@ -246,7 +258,7 @@ def _announce(
         images=images,
         disk=disk,
     )
-    for doubt in doubts(len(sources), teacher.size, teacher.preprocessing.size, config.views):
+    for doubt in doubts(len(sources), teacher.sizes, teacher.preprocessing.size, config.views):
         progress("cure", 0, 0, f"note: {doubt}")
     what = f"{len(sources)} images x {config.views} views, {config.registers} registers"
     progress("cure", 0, 0, f"{what}; {expected}")

@@ -31,6 +31,7 @@ from clearvit.cures.targets import TargetCache
 from clearvit.cures.teacher import Teacher, read_tokens, teacher_and_student
 from clearvit.cures.trainable import LOW_RANK, learning_rate, param_groups, unfreeze
 from clearvit.images import ImageSource
+from clearvit.options import Size
 from clearvit.progress import Progress
 from clearvit.training.held_out import check_batch_fits, split_held_out
 from clearvit.training.loop import FitConfig, fit
@@ -66,8 +67,15 @@ class Student(nn.Module):
             config.class_weight,
         )
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Compute "loss" and its parts, means over the batch."""
+    def forward(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Compute "loss" and its parts, means over the images of all batches."""
+        total, losses = sum(len(batch.pixels) for batch in batches), {}
+        for batch in batches:
+            for name, value in self._losses(batch).items():
+                losses[name] = losses.get(name, 0.0) + value * (len(batch.pixels) / total)
+        return losses
+
+    def _losses(self, batch: Batch) -> dict[str, Tensor]:
         patches, cls = read_tokens(self.backbone, batch.pixels, with_class=self.class_weight > 0)
         loss = distances(patches, batch.patches, self.mse)[batch.shown].mean()
         losses = {"loss": loss, "patches": loss}
@@ -116,7 +124,7 @@ class Distillation:
         self.teacher, self.cache, self.config, self.device = teacher, cache, teacher.config, device
         self.student = Student(student, self.config).to(device)
         self.module: nn.Module = self.student
-        self.grid, self.white = teacher.grid, white_of(student.preprocessing)
+        self.white = white_of(student.preprocessing)
         split = split_held_out(len(numbers), self.config.held_out)
         self.training, self.held_out = ([numbers[i] for i in part] for part in split)
 
@@ -124,20 +132,27 @@ class Distillation:
         """Group the trainable parameters."""
         return param_groups(self.student.network, self.config)
 
-    def load_batch(self, images: Sequence[int], step: int) -> Batch:
-        """Load training images with their targets, augmented as belongs to this step."""
+    def load_batch(self, images: Sequence[int], step: int) -> list[Batch]:
+        """Load training images with their targets, augmented; one batch for each size."""
+        by_size: dict[Size, list[int]] = {}
+        for image in images:
+            by_size.setdefault(self.teacher.size_of(self.training[image]), []).append(image)
+        return [self._load(same, size, step) for size, same in by_size.items()]
+
+    def _load(self, images: Sequence[int], size: Size, step: int) -> Batch:
         numbers, config = [self.training[i] for i in images], self.config
+        grid = self.teacher.grid_of(size)
         if config.fresh_targets:
-            return self._fresh_batch(numbers, step)
+            return self._fresh_batch(numbers, size, step)
         batch = self._batch(numbers)
         if config.augment == "none":
             return batch
         rng = seeded_generator(config.seed + 1, step)
         random = torch.rand(len(self.training), 4, generator=rng)[list(images)]
-        furthest = torch.tensor(reach(self.grid, config.fraction))
+        furthest = torch.tensor(reach(grid, config.fraction))
         offsets = ((2 * furthest + 1) * random[:, 1:3]).long() - furthest
         offsets[(random[:, 0] < 0.5) | (config.augment == "flip")] = 0
-        return shift_batch(batch, Views(offsets, random[:, 3] < 0.5), self.grid, self.white)
+        return shift_batch(batch, Views(offsets, random[:, 3] < 0.5), grid, self.white)
 
     def _batch(self, numbers: Sequence[int]) -> Batch:
         targets = [self.cache[number] for number in numbers]
@@ -145,11 +160,11 @@ class Distillation:
         patches, cls = (torch.stack([getattr(t, n) for t in targets]) for n in ("patches", "cls"))
         return self._to_device(pixels, patches, cls)
 
-    def _fresh_batch(self, numbers: Sequence[int], step: int) -> Batch:
+    def _fresh_batch(self, numbers: Sequence[int], size: Size, step: int) -> Batch:
         found = []
         for number in numbers:
             rng = seeded_generator(self.config.seed + 1, step * len(self.cache.sources) + number)
-            found.append(self.teacher.fresh_target(self.cache.read(number), rng))
+            found.append(self.teacher.fresh_target(self.cache.read(number), size, rng))
         pixels, patches = (torch.stack(part) for part in zip(*found, strict=True))
         return self._to_device(pixels, patches, torch.zeros(len(numbers), 0))
 
@@ -206,7 +221,7 @@ def distill(
         backbone: The model to cure; left as it was.
         sources: Images, readable or not.
         folder: For the targets and the state of the run.
-        config: All options; size and number of registers are decided.
+        config: All options; sizes and number of registers are decided.
         accelerator: One process or several.
         progress: Called with stage, done, total and a note.
     """
@@ -218,8 +233,9 @@ def distill(
     numbers, skipped = cache.split_readable()
     check_batch_fits(len(numbers), config.held_out, config.batch)
 
-    first = split_held_out(len(numbers), config.held_out)[0][:SAMPLE]
-    sample = [teacher.pixels(cache, numbers[i]) for i in first]
+    training = [numbers[i] for i in split_held_out(len(numbers), config.held_out)[0]]
+    alike = [n for n in training if teacher.size_of(n) == teacher.size_of(training[0])]
+    sample = [teacher.pixels(cache, number) for number in alike[:SAMPLE]]
     student = make_student(raw, config, initial_registers(raw, config, torch.stack(sample)))
     task = Distillation(student, teacher, cache, numbers, accelerator.device)
     order = BatchOrder(len(task.training), config.batch, config.seed)

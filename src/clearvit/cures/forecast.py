@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.distill import Batch, Student
 from clearvit.cures.teacher import Teacher
-from clearvit.options import Size
+from clearvit.options import Precision, Size
 from clearvit.precision import autocast, uses_bf16
 
 FEW = 100  # images below which a training rarely helps others
@@ -49,40 +52,41 @@ def forecast(
         images: To train on, in every epoch.
         disk: Bytes that will be written.
     """
-    config, device = teacher.config, teacher.backbone.device
-    started = time.perf_counter()
-    if targets:
-        teacher.clean_tokens(torch.zeros(3, *teacher.size), seed=0)
-    one_target = time.perf_counter() - started
-    module, size = Student(student, config), config.micro_batch or config.batch
-    batch, half = _blank_batch(teacher, size), uses_bf16(device, config.precision)
-    seconds, activations = 0.0, 0
-    for _ in range(2):
-        started = time.perf_counter()
-        activations = _take_step(module, batch, half)
-        seconds = time.perf_counter() - started
+    config, module = teacher.config, Student(student, teacher.config)
+    number = config.micro_batch or config.batch
+    one_target, one_step, activations = 0.0, 0.0, 0
+    for size, times in Counter(teacher.sizes).items():  # as many images have each of them
+        fraction = times / len(teacher.sizes)
+        if targets:
+            started = time.perf_counter()
+            teacher.clean_tokens(torch.zeros(3, *size), seed=0)
+            one_target += fraction * (time.perf_counter() - started)
+        seconds, kept = _time_step(module, _blank_batch(teacher, number, size), config.precision)
+        one_step, activations = one_step + fraction * seconds, max(activations, kept)
     weights = sum(p.numel() * p.element_size() for p in module.parameters())
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
-    steps = config.epochs * images / size
+    steps = config.epochs * images / number
     memory = weights + OPTIMIZER_BYTES * trained + activations
-    return Forecast(targets * one_target, steps * seconds, disk, memory)
+    return Forecast(targets * one_target, steps * one_step, disk, memory)
 
 
-def _blank_batch(teacher: Teacher, size: int) -> Batch:
-    device, cells = teacher.backbone.device, teacher.grid[0] * teacher.grid[1]
-    pixels = torch.zeros(size, 3, *teacher.size, device=device)
-    cls = torch.ones(size, teacher.backbone.network.embed_dim, device=device)
-    patches = torch.ones(size, cells, teacher.backbone.width, device=device)
-    return Batch(pixels, patches, cls, torch.ones(size, cells, dtype=torch.bool, device=device))
+def _blank_batch(teacher: Teacher, number: int, size: Size) -> Batch:
+    device, (height, width) = teacher.backbone.device, teacher.grid_of(size)
+    pixels = torch.zeros(number, 3, *size, device=device)
+    cls = torch.ones(number, teacher.backbone.network.embed_dim, device=device)
+    patches = torch.ones(number, height * width, teacher.backbone.width, device=device)
+    shown = torch.ones(number, height * width, dtype=torch.bool, device=device)
+    return Batch(pixels, patches, cls, shown)
 
 
-def doubts(images: int, size: Size, native: Size, views: int) -> list[str]:
+def doubts(images: int, sizes: Sequence[Size], native: Size, views: int) -> list[str]:
     """Say what makes a training likely to disappoint, one sentence each."""
     found = []
     if images < FEW:
         found.append(
             f"{images} images are few: below about {FEW} a training rarely helps on other images."
         )
+    size = min(sizes, key=lambda one: abs(math.log(max(one) / max(native))))
     ratio = max(size) / max(native)
     if ratio > FAR or ratio < 1 / FAR:
         found.append(
@@ -92,6 +96,16 @@ def doubts(images: int, size: Size, native: Size, views: int) -> list[str]:
     if views == 1:
         found.append("one view has nothing to average: the targets are the model's own tokens.")
     return found
+
+
+def _time_step(module: Student, batch: Batch, precision: Precision) -> tuple[float, int]:
+    """Take two steps, the first to warm up; returns seconds and bytes of activations."""
+    half, seconds, activations = uses_bf16(batch.pixels.device, precision), 0.0, 0
+    for _ in range(2):
+        started = time.perf_counter()
+        activations = _take_step(module, batch, half)
+        seconds = time.perf_counter() - started
+    return seconds, activations
 
 
 def _take_step(module: Student, batch: Batch, half: bool) -> int:
@@ -105,7 +119,7 @@ def _take_step(module: Student, batch: Batch, half: bool) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         with autocast(batch.pixels.device, half):
-            loss = module(batch)["loss"]
+            loss = module([batch])["loss"]
         loss.backward()
     module.zero_grad()
     loss.item()  # waits for a GPU

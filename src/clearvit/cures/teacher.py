@@ -7,7 +7,7 @@ in which tokens of noise images vary with their position may be removed from the
 from __future__ import annotations
 
 import copy
-import functools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from clearvit.training.held_out import filter_readable
 from clearvit.views.denoise import denoise
 
 VIEWS_PER_PASS = 5
+GOLDEN = 0.6180339887498949  # multiples of it, less their whole part, are spread evenly over 0..1
 
 
 def teacher_and_student(
@@ -91,24 +92,38 @@ def targets_folder(folder: Path, config: CureConfig) -> Path:
 
 
 class Teacher:
-    """The frozen model, averaged over views; `config.size` is decided."""
+    """The frozen model, averaged over views; the sizes of `config` are decided."""
 
     def __init__(self, backbone: VitBackbone, config: CureConfig) -> None:
         self.backbone, self.config = backbone, config
-        self.preprocessing, self.size = backbone.preprocessing, backbone.fitting_size(config.size)
-        height, width = (s // p for s, p in zip(self.size, backbone.patch, strict=True))
-        self.grid = (height, width)
+        self.preprocessing = backbone.preprocessing
+        wanted = config.sizes or (config.size,)
+        self.sizes = tuple(backbone.fitting_size(size) for size in wanted)
+        self._bases: dict[Size, Tensor] = {}
+
+    def size_of(self, number: int) -> Size:
+        """Give the (height, width) in pixels of an image by its number, the same in every epoch.
+
+        Sizes are spread evenly over the images, and over those held out as well.
+        """
+        return self.sizes[int(number * GOLDEN % 1 * len(self.sizes))]
+
+    def grid_of(self, size: Size) -> tuple[int, int]:
+        """Give the grid (H, W) of an image of (height, width) pixels."""
+        return size[0] // self.backbone.patch[0], size[1] // self.backbone.patch[1]
 
     def cache(self, sources: Sequence[ImageSource], folder: Path) -> TargetCache:
         """Keep targets on disk; fresh ones are never kept."""
-        config, (height, width) = self.config, self.grid
-        values = height * width * self.backbone.width + self.backbone.network.embed_dim
+        config, patch = self.config, self.backbone.patch
+        pixels = math.ceil(sum(height * width for height, width in self.sizes) / len(self.sizes))
+        values = pixels // (patch[0] * patch[1]) * self.backbone.width
+        values += self.backbone.network.embed_dim
         return TargetCache(
             sources,
             targets_folder(folder, config),
             self.target,
-            patch=self.backbone.patch,
-            bytes_each=2 * values + 3 * self.size[0] * self.size[1] + 512,
+            patch=patch,
+            bytes_each=2 * values + 3 * pixels + 512,
             limit_gb=0.0 if config.fresh_targets else config.target_cache_gb,
         )
 
@@ -116,11 +131,11 @@ class Teacher:
         """Give an image as the network sees it, (3, height, width), decoded only if need be."""
         if number < cache.kept:
             return self.preprocessing.normalize(cache[number].image)
-        return self.preprocessing(cache.read(number), self.size)
+        return self.preprocessing(cache.read(number), self.size_of(number))
 
     def target(self, image: Image.Image, number: int) -> Target:
         """Give an image its clean tokens: other views for other images, so errors average out."""
-        resized = self.preprocessing.resize(image, self.size)
+        resized = self.preprocessing.resize(image, self.size_of(number))
         pixels = self.preprocessing.normalize(resized)
         patches, cls = self.clean_tokens(pixels, self.config.seed + number)
         target = Target(resized, patches.half(), cls.half())
@@ -132,18 +147,22 @@ class Teacher:
             )
         return target
 
-    def fresh_target(self, image: Image.Image, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def fresh_target(
+        self, image: Image.Image, size: Size, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         """Crop an image at random and take new views; returns pixels and clean patches (N, D)."""
-        cropped = self.preprocessing.resize(random_crop(image, self.size, rng), self.size)
+        cropped = self.preprocessing.resize(random_crop(image, size, rng), size)
         pixels = self.preprocessing.normalize(cropped)
         return pixels, self.clean_tokens(pixels, int(torch.randint(2**31, (1,), generator=rng)))[0]
 
-    @functools.cached_property
-    def basis(self) -> Tensor:
+    def basis(self, size: Size) -> Tensor:
         """Directions of position that are removed, (k, D); the student learns to go without."""
-        count = self.config.directions
-        assert isinstance(count, int)
-        return positional_basis(self.backbone, count, self.size, seed=self.config.seed)
+        if size not in self._bases:
+            count = self.config.directions
+            assert isinstance(count, int)
+            found = positional_basis(self.backbone, count, size, seed=self.config.seed)
+            self._bases[size] = found
+        return self._bases[size]
 
     @torch.no_grad()
     def clean_tokens(self, pixels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -158,7 +177,8 @@ class Teacher:
                 cls = read_tokens(backbone, batch, with_class=True)[1]
         patches = clean.patches[0].float()
         if config.directions:
-            patches = remove_directions(patches, self.basis.to(patches))
+            size = (pixels.shape[1], pixels.shape[2])
+            patches = remove_directions(patches, self.basis(size).to(patches))
         return patches, cls[0]
 
 

@@ -126,6 +126,7 @@ def _front_matter(base: str | None) -> str:
 
 def _what_was_done(original: str, config: CureConfig, report: CureReport) -> str:
     size = config.size if isinstance(config.size, tuple) else (config.size, config.size)
+    sizes = ", ".join(map(str, config.sizes or ()))
     return (
         f"This is `{original}` after PH-Reg with clearvit: the average of {config.views} shifted"
         " and mirrored views of an image is free of the artifacts of a single view, and the model"
@@ -133,7 +134,7 @@ def _what_was_done(original: str, config: CureConfig, report: CureReport) -> str
         "| | |\n|---|---|\n"
         f"| trained | {trained_parts(config)} |\n"
         f"| images | {report.images:,} |\n"
-        f"| size | {size[0]} x {size[1]} px |\n"
+        f"| size | {sizes or f'{size[0]} x {size[1]}'} px |\n"
         f"| views | {config.views} |\n"
         f"| epochs | {report.best_epoch} |\n"
     )
