@@ -3,10 +3,11 @@
     python benchmarks/cure_recipes.py MODEL --table ranks|recipes --work WORK [--seeds 0 1]
     python benchmarks/cure_recipes.py --page    # docs/results/cure_recipes.md
 
-Every 20th photo is held out of everything; of the others PHOTOS are cured on. "ranks" are judged on
-test images, since nothing is chosen among them; "recipes" on labelled images that train no probe, for
-a choice. Distance gone: of the cosine distance to ten half-patch views on the photos held out. Each
-cure runs in a process of its own, whose peak memory and CPU time count. WORK keeps finished rows.
+Every 20th photo is held out of everything; of the others PHOTOS are cured on. "ranks" are judged
+on test images, since nothing is chosen among them; "recipes" on labelled images that train no
+probe, for a choice. Distance gone: of the cosine distance to ten half-patch views on the photos
+held out. Each cure runs in a process of its own, whose peak memory and CPU time count. WORK keeps
+finished rows: the same command goes on.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 import clearvit as cv
 from clearvit.cures.config import CureConfig
+from clearvit.datasets.splits import MaskSplit
 from clearvit.files import read_json, write_json
 from clearvit.images import find_images
 from data import DATA, data_path, find_model
 from judging import (
+    LABELLED,
     RAW,
+    TESTED,
     compare_counts,
     compare_right,
     count_segmentation,
@@ -41,12 +46,12 @@ from view_features import Recipe
 OUT = Path(__file__).parent / "results"
 HELD_OUT = 20  # every n-th photo
 PUBLISHED = ("registers", "positions", "patches", "last")
-WHOLE_LR, ONE_LR = 1e-5, (1.0, 1.0, 1.0)
+ONE_RATE = (1.0, 1.0, 1.0)
 TABLES: dict[str, dict[str, dict[str, Any]]] = {
     "ranks": {
         **{f"rank {rank}": {"rank": rank} for rank in (1, 4, 8, 16, 64)},
         "all weights": {"unfreeze": ("all",)},
-        "PH-Reg's parts": {"unfreeze": PUBLISHED, "lr": 1e-4, "lr_scale": ONE_LR},
+        "PH-Reg's parts": {"unfreeze": PUBLISHED, "lr": 1e-4, "lr_scale": ONE_RATE},
     },
     "recipes": {
         "default": {},
@@ -71,30 +76,32 @@ def main() -> None:
 
         return write_page()
     torch.set_num_threads(1)
-    work = options.work / f"{Path(options.model).name}-{options.size}"
+    work = options.work / f"{Path(options.model).name}-{options.size}-{options.labelled}"
     if options.one:
         return train_one(options, work)
     raw = cv.load(find_model(options.model), size=options.size)
     part = "report" if options.table == "ranks" else "choice"
+    splits = splits_of(options.data, part, (options.labelled, options.tested))
     rows = TABLES[options.table]
     rows = {name: rows[name] for name in options.rows or rows}
-    counts = count_segmentation(raw, [RAW], part, options.data, work, options.size)["raw"]
+    counts = count_segmentation(raw, [RAW], splits, work, options.size)["raw"]
     base = {"counts": counts, "right": judge_class_token(raw, options.data, options.size)}
-    classes = splits_of(options.data, part)[1].classes
     found = []
     for name in rows:
         runs = [finished(name, seed, options, work) for seed in options.seeds]
-        entry = judge(name, runs, raw, base, classes, part, options, work)
+        entry = judge(runs, raw, base, splits, options, work) | {"row": name}
         found.append(entry)
         print(json.dumps(entry), flush=True)
     content = {
         "model": options.model,
         "table": options.table,
         **{key: getattr(options, key) for key in ("size", "photos", "epochs", "seeds")},
+        "labelled": len(splits[0]),
+        "tested": len(splits[1]),
         "date": time.strftime("%Y-%m-%d"),
         "torch": torch.__version__,
         "command": command(options),
-        "raw": raw_values(base, classes),
+        "raw": raw_values(base, splits[1].classes),
         "rows": found,
     }
     write_json(OUT / f"cure-{options.table}-{Path(options.model).name}.json", content)
@@ -110,6 +117,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--photos", type=int, default=160)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--labelled", type=int, default=LABELLED)
+    parser.add_argument("--tested", type=int, default=TESTED)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--page", action="store_true")
@@ -120,6 +129,7 @@ def command(options: argparse.Namespace) -> str:
     """The command that makes this table again, without paths of the machine it ran on."""
     line = f"python benchmarks/cure_recipes.py {options.model} --table {options.table}"
     numbers = f"--size {options.size} --photos {options.photos} --epochs {options.epochs}"
+    numbers += f" --labelled {options.labelled} --tested {options.tested}"
     return f"{line} {numbers} --seeds {' '.join(map(str, options.seeds))}"
 
 
@@ -131,7 +141,7 @@ def finished(name: str, seed: int, options: argparse.Namespace, work: Path) -> d
     folder = folder_of(name, seed, options, work)
     if not (folder / "facts.json").exists():
         line = [sys.executable, __file__, options.model, "--one", name, "--seeds", str(seed)]
-        for key in ("table", "work", "data", "size", "photos", "epochs"):
+        for key in ("table", "work", "data", "size", "photos", "epochs", "labelled"):
             line += [f"--{key}", str(getattr(options, key))]
         subprocess.run(line, check=True)
     facts: dict[str, Any] = {"folder": folder, **read_json(folder / "facts.json")}
@@ -219,26 +229,24 @@ def distances(raw: cv.Backbone, cured: cv.Backbone, photos: list[Any], work: Pat
 
 
 def judge(
-    name: str,
     runs: list[dict[str, Any]],
     raw: cv.Backbone,
     base: dict[str, Any],
-    classes: Any,
-    part: Any,
+    splits: tuple[MaskSplit, MaskSplit],
     options: argparse.Namespace,
     work: Path,
 ) -> dict[str, Any]:
     """All columns of one row: means and paired differences over seeds."""
     recipes = [Recipe(run["folder"].name, model=f"dir:{run['folder'] / 'cured'}") for run in runs]
     size = options.size
-    counts = count_segmentation(raw, recipes, part, options.data, work, size)
-    entry: dict[str, Any] = {"row": name}
+    counts = count_segmentation(raw, recipes, splits, work, size)
+    entry: dict[str, Any] = {}
     for key in runs[0]:
         if key != "folder":
             entry[key] = [run[key] for run in runs]
     for task in ("linear", "kNN"):
         own = [counts[recipe.name][task][0] for recipe in recipes]
-        entry[task] = compare_counts(own, base["counts"][task], classes)
+        entry[task] = compare_counts(own, base["counts"][task], splits[1].classes)
     right = [judge_kept(run["folder"], options.data, size) for run in runs]
     for task, values in base["right"].items():
         entry[task] = compare_right([one[task] for one in right], values)
@@ -247,8 +255,6 @@ def judge(
 
 def judge_kept(folder: Path, data: Path, size: int) -> dict[str, Any]:
     """Class tokens of a finished cure, kept on disk."""
-    import numpy as np
-
     file = folder / "class_token.npz"
     if not file.exists():
         np.savez(file, **judge_class_token(cv.load(f"dir:{folder / 'cured'}"), data, size))

@@ -1,9 +1,11 @@
 """Make the cure that ships for the demo model: `cv.load("demo", cure=True)`.
 
-    python benchmarks/demo_cure.py --work DIR [--images PHOTOS] [--size 224] [--epochs 6]
+    python benchmarks/demo_cure.py --work DIR [--images PHOTOS] [--sizes 224 224 448] [--epochs 6]
 
-A default cure of `demo` on a folder of photos. Resumes: what is in DIR is not computed again. The
-result is copied into the package, and a fresh interpreter must give the tokens that were trained.
+A cure of `demo` on a folder of photos, a third of them at the larger size; the number of directions
+of position that the targets lose is chosen on the photos without labels. Resumes: what is in DIR is
+not computed again. The result is copied into the package, and a fresh interpreter must give the
+tokens that were trained.
 """
 
 from __future__ import annotations
@@ -40,13 +42,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[224, 224, 448])
+    parser.add_argument("--directions", default="auto", help="a number, or auto")
     parser.add_argument("--epochs", type=int, default=cv.CureConfig().epochs)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    raw = cv.load("demo", size=options.size)
-    cured = cv.cure(raw, options.images, out=options.work, epochs=options.epochs)
+    raw = cv.load("demo", size=options.sizes[0])
+    count = options.directions if options.directions == "auto" else int(options.directions)
+    cured = cv.cure(
+        raw,
+        options.images,
+        out=options.work,
+        sizes=options.sizes,
+        directions=count,
+        epochs=options.epochs,
+    )
     print(cured.report)
     made = options.work / FILE
     if made.stat().st_size > LARGEST:

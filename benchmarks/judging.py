@@ -37,30 +37,35 @@ METRICS = ("mIoU of 7", "boundary IoU of 7")
 RAW = Recipe("raw")
 
 
-def splits_of(data: Path, part: Part) -> tuple[MaskSplit, MaskSplit]:
+def splits_of(
+    data: Path, part: Part, images: tuple[int, int] = (LABELLED, TESTED)
+) -> tuple[MaskSplit, MaskSplit]:
     """Labelled images, and those that judge: other labelled ones for a choice, or test images."""
     train, test = (read_masks(data / "voc", split=name) for name in ("train", "val"))
-    chosen = select_evenly(len(train), LABELLED)
+    chosen = select_evenly(len(train), images[0])
     if part == "report":
-        return train.select(chosen), test.select(select_evenly(len(test), TESTED))
+        return train.select(chosen), test.select(select_evenly(len(test), images[1]))
     rest = train.select(sorted(set(range(len(train))) - set(chosen)))
     return train.select(chosen), dataclasses.replace(rest, name="rest")
 
 
 def count_segmentation(
-    raw: cv.Backbone, recipes: Sequence[Recipe], part: Part, data: Path, work: Path, size: int
+    raw: cv.Backbone,
+    recipes: Sequence[Recipe],
+    splits: tuple[MaskSplit, MaskSplit],
+    work: Path,
+    size: int,
 ) -> dict[str, dict[str, Any]]:
     """Counts of every judging image by name of a recipe and by task ("linear", "kNN")."""
     raw = use_whole_image(raw)
-    splits = splits_of(data, part)
     for split in splits:
         extract(work, split, recipes, raw, size)
     bases = bases_of(raw, size) if any(recipe.directions for recipe in recipes) else {}
     found = {}
+    kept = work / ("choice" if splits[1].name == "rest" else "report")
+    kept.mkdir(parents=True, exist_ok=True)
     for recipe in recipes:
         features = [stored_features(work, split, recipe, raw, size, bases) for split in splits]
-        kept = work / part
-        kept.mkdir(parents=True, exist_ok=True)
         found[recipe.name] = measure(features, splits, None, kept, recipe)
     return found
 
@@ -139,7 +144,8 @@ def norms_by_block(model: VitBackbone, paths: Sequence[Path], size: int) -> torc
     """Norms of patch tokens before the final norm, (I, L, N)."""
     blocks, found = list(range(model.depth)), []
     for pixels in model.pixels(list(paths), size=size, batch=4):
-        tokens = model.forward(pixels, layers=blocks, norm=False)
+        with autocast(model.device, uses_bf16(model.device, "auto")):
+            tokens = model.forward(pixels, layers=blocks, norm=False)
         found.append(torch.stack([tokens.layers[block].norms for block in blocks], 1).float())
     return torch.cat(found)
 

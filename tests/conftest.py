@@ -15,6 +15,12 @@ def seeded():
     torch.set_num_threads(THREADS)
 
 
+@pytest.fixture(autouse=True)
+def float32(monkeypatch):
+    """The same number format on every machine; a test of bfloat16 asks for it."""
+    monkeypatch.setattr("clearvit.precision.cpu_computes_bf16", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def tiny():
     """A ViT of three blocks with random weights, 32 px, patch 8, a class token and no registers."""

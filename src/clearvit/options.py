@@ -115,6 +115,15 @@ def size_option(panel: str = "Options") -> Any:
     return option(None, help, panel=panel, minimum=1, maximum=LARGEST_SIDE, shown=shown)
 
 
+def precision_option(panel: str = "Options") -> Any:
+    """Declare the option that verbs share which may compute in bfloat16; see `precision`."""
+    help = (
+        "Number format of the network: 'auto' is bf16 on GPUs and CPUs made for it (AVX-512 BF16,"
+        " AMX), else float32, which is 'no'."
+    )
+    return option("auto", help, panel=panel)
+
+
 def option_types(kind: type) -> dict[str, Any]:
     """Give the type of every field, with names resolved."""
     return typing.get_type_hints(kind)

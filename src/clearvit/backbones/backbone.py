@@ -20,7 +20,8 @@ from clearvit.backbones.preprocessing import Preprocessing, as_size, round_to_pa
 from clearvit.backbones.tokens import Tokens
 from clearvit.errors import ImageError, ModelError
 from clearvit.images import ImageSource, find_images, read_image
-from clearvit.options import Size
+from clearvit.options import Precision, Size
+from clearvit.precision import autocast, uses_bf16
 
 Images = Tensor | Image.Image | str | Path | Iterable[Image.Image | str | Path]
 
@@ -48,6 +49,7 @@ class Backbone(ABC):
         prefix_names: Kinds of the prefix tokens, in order.
         text: The text tower of CLIP-like models, else None.
         report: What the verb that made this backbone measured, if any.
+        bf16: Whether tasks extract tokens in bfloat16; see `in_precision`.
     """
 
     network: nn.Module
@@ -57,6 +59,7 @@ class Backbone(ABC):
     prefix_names: tuple[str, ...] = ()
     text: TextTower | None = None
     report: Any = None
+    bf16: bool = False
 
     def __init__(self, network: nn.Module, preprocessing: Preprocessing, *, name: str) -> None:
         self.name = name
@@ -113,11 +116,11 @@ class Backbone(ABC):
                 f"'{self.name}' has no text tower. Load a CLIP-like model, for example"
                 " 'openclip:ViT-B-16/openai', or use tokens(images).cls."
             )
-        with torch.no_grad():
+        with torch.no_grad(), autocast(self.device, self.bf16):
             parts = [
                 self._project(pixels) for pixels in self.pixels(images, size=size, batch=batch)
             ]
-        return F.normalize(torch.cat(parts), dim=-1)
+        return F.normalize(torch.cat(parts).to(self.dtype), dim=-1)
 
     def _project(self, pixels: Tensor) -> Tensor:
         raise ModelError(f"'{self.name}' does not project to a text space.")
@@ -192,9 +195,20 @@ class Backbone(ABC):
         other.preprocessing = dataclasses.replace(self.preprocessing, size=fitted)
         return other
 
+    def in_precision(self, precision: Precision) -> Self:
+        """Return the same network for tasks that extract tokens in a number format.
+
+        "auto" is bfloat16 (autocast) where the hardware computes in it. `tokens` and `forward`
+        compute in the format of the weights, as ever.
+        """
+        other = copy.copy(self)
+        other.bf16 = uses_bf16(self.device, precision)
+        return other
+
     def fingerprint(self) -> str:
         """Hash the weights, the preprocessing and every other setting that changes the tokens."""
-        digest = hashlib.sha256(repr(self._settings()).encode())
+        settings = (*self._settings(), *(("bf16",) if self.bf16 else ()))
+        digest = hashlib.sha256(repr(settings).encode())
         for key, tensor in sorted(self.network.state_dict().items()):
             digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
             digest.update(

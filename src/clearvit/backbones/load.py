@@ -18,11 +18,12 @@ from clearvit.schema import shorten
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 GRAMMAR = (
     "timm:NAME, timm:hf-hub:ID, timm:local-dir:PATH, hf:ID, hf:PATH, openclip:ARCH/TAG, dir:PATH,"
-    " onnx:PATH, openvino:PATH, or demo"
+    " onnx:PATH, openvino:PATH, demo or demo-cured"
 )
 
 CURE_FILES = "clearvit.cures.results.cure_file"
 SHIPPED_CURE = Path(__file__).parent / "demo" / "cure.safetensors"
+CURED_DEMO = "demo-cured"  # the demo model with that cure, where only a name can be given
 
 
 def load(
@@ -38,7 +39,7 @@ def load(
     Args:
         name: `timm:vit_small_patch14_dinov2.lvd142m`, `hf:facebook/dinov2-base`,
             `openclip:ViT-B-16/openai`, `dir:cured/`, `onnx:exported/`, `openvino:exported/`,
-            `demo`, or a network created by timm.
+            `demo`, `demo-cured` (with the cure that ships), or a network created by timm.
         size: Default image size in pixels, one number or (height, width); else the native.
         positions: How to interpolate position embeddings; by default as the source library does.
         device: Where the weights go, such as "cuda:1"; "auto" takes a GPU if there is one. The CPU
@@ -48,6 +49,8 @@ def load(
     """
     rule = None if positions is None else check_rule(positions)
     place = None if device is None else pick_device(device)  # before a long download
+    if name == CURED_DEMO and cure is False:
+        name, cure = "demo", True
     if isinstance(name, Backbone):
         backbone = name
     else:
@@ -96,9 +99,10 @@ def _apply_cure(backbone: Backbone, name: object, cure: str | Path | bool) -> Ba
     if cure is True:
         if name != "demo" or not SHIPPED_CURE.is_file():
             raise ModelError("a cure ships for 'demo' only; give the path or hub id of a cure.")
-        cure = SHIPPED_CURE
     # By name, not by import: this package knows nothing of those above.
-    cured: Backbone = importlib.import_module(CURE_FILES).apply(backbone, cure)
+    path = SHIPPED_CURE if cure is True else cure
+    cured: Backbone = importlib.import_module(CURE_FILES).apply(backbone, path)
+    cured.name = CURED_DEMO if cure is True else cured.name
     return cured
 
 
@@ -167,5 +171,5 @@ def _hint(name: str) -> str:
     if colon:
         near = closest(source, ("timm", "hf", "openclip", "dir", "onnx", "openvino"))
         return f"There is no source '{source}:'.{near} " if rest else "Nothing follows the prefix. "
-    near = closest(name, ["demo", *timm.list_models()])
+    near = closest(name, ["demo", CURED_DEMO, *timm.list_models()])
     return near.strip() + " " if near else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clearvit.cli.console import note_once
-from clearvit.options import Options, PositionRule, option
+from clearvit.options import Options, PositionRule, Precision, option, precision_option
 
 if TYPE_CHECKING:
     from clearvit.backbones.backbone import Backbone
@@ -55,6 +55,13 @@ class Run(Options):
         loaded = load(model, size=size, positions=self.positions, device=self.device)
         note_once(f"device: {loaded.device}")
         return loaded
+
+
+@dataclass(frozen=True)
+class Extraction(Options):
+    """How tasks extract tokens."""
+
+    precision: Precision = precision_option("Run")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from clearvit.cli.app import app
-from clearvit.cli.arguments import Models, ResultFile, Run
-from clearvit.cli.console import next_step, show
+from clearvit.cli.arguments import Extraction, Models, ResultFile, Run
+from clearvit.cli.console import next_step, note_once, show
 from clearvit.cli.generate import command
 from clearvit.evaluation.config import EvaluateConfig
 from clearvit.evaluation.registry import TASKS
@@ -41,6 +41,7 @@ def _add(name: str) -> None:
         models: Models,
         data: Data,
         config: EvaluateConfig,
+        extraction: Extraction,
         run: Run,
         file: ResultFile,
         out: File = None,
@@ -50,10 +51,12 @@ def _add(name: str) -> None:
         if out is not None and not file.overwrite:
             check_replaceable(out)
         backbones = (run.load(model) for model in models)  # loaded once the data are read
-        table = evaluate(backbones, task=name, data=data, config=config)
+        precision = extraction.precision
+        table = evaluate(backbones, task=name, data=data, config=config, precision=precision)
         if out is not None:
             replace_json(out, table.to_json(), overwrite=file.overwrite)
         print(json.dumps(table.to_json())) if run.json else show(table.text())
+        note_once(f"tokens in {', '.join(dict.fromkeys(table.protocol['precision']))}")
         next_step("clearvit", "compare", *models, "FOLDER", "--out", "compare/")
 
     run_task.__annotations__["config"] = task.config

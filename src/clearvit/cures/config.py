@@ -6,7 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from clearvit.options import LARGEST_SIDE, Options, Precision, Size, option, size_option
+from clearvit.options import (
+    LARGEST_SIDE,
+    Options,
+    Precision,
+    Size,
+    option,
+    precision_option,
+    size_option,
+)
+from clearvit.training.config import (
+    TRAINING,
+    clip_norm_option,
+    ema_decay_option,
+    grad_checkpointing_option,
+    held_out_option,
+    micro_batch_option,
+    patience_option,
+    weight_decay_option,
+)
 from clearvit.views.config import FRACTION, SAMPLER_HELP, Sampler
 
 Method = Literal["distill", "test-time", "positional", "instant", "denoise", "fine"]
@@ -15,7 +33,7 @@ Features = Literal["auto", "tokens", "text"]
 RegisterInit = Literal["mean-patch", "normal"]
 Augment = Literal["none", "flip", "shift-flip"]
 
-TARGETS, STUDENT, TRAINING, OUTPUT = "Targets", "Student", "Training", "Output"
+TARGETS, STUDENT, OUTPUT = "Targets", "Student", "Output"
 
 # "Vision Transformers with Self-Distilled Registers", arXiv 2505.21501, as its code trains DINOv2.
 PH_REG: dict[str, Any] = {
@@ -180,13 +198,7 @@ class CureConfig(Options):
 
     epochs: int = option(6, "Epochs to train at most.", panel=TRAINING, minimum=1)
     batch: int = option(4, "Images per step, over all processes.", panel=TRAINING, minimum=1)
-    micro_batch: int | None = option(
-        None,
-        "Images per forward pass; the gradients of a step are accumulated.",
-        panel=TRAINING,
-        minimum=1,
-        shown="the batch",
-    )
+    micro_batch: int | None = micro_batch_option()
     lr: float | None = option(
         None,
         "Learning rate of the blocks.",
@@ -215,22 +227,12 @@ class CureConfig(Options):
         shown="5 % of all, at most 50",
         hidden=True,
     )
-    weight_decay: float = option(
-        1e-2, "Weight decay of matrices.", panel=TRAINING, minimum=0, hidden=True
-    )
+    weight_decay: float = weight_decay_option(1e-2)
     decay_all: bool = option(
         False, "Decay registers, positions, norms and biases too.", panel=TRAINING, hidden=True
     )
-    clip_norm: float | None = option(
-        1.0, "Largest norm of the gradient.", panel=TRAINING, above=0, hidden=True
-    )
-    ema_decay: float = option(
-        0.99,
-        "Decay of the EMA of the weights, which is evaluated and kept; 0 disables it.",
-        panel=TRAINING,
-        minimum=0,
-        below=1,
-    )
+    clip_norm: float | None = clip_norm_option(1.0)
+    ema_decay: float = ema_decay_option(0.99)
     mse_weight: float = option(
         1.0,
         "Weight of the squared error beside the cosine distance.",
@@ -244,27 +246,10 @@ class CureConfig(Options):
         panel=TRAINING,
         minimum=0,
     )
-    held_out: float = option(
-        0.1,
-        "Fraction of the images held out to choose the best epoch; 0 keeps the last epoch.",
-        panel=TRAINING,
-        minimum=0,
-        below=1,
-    )
-    patience: int | None = option(
-        3,
-        "Epochs without a better held-out score before training stops; 'none' trains them all.",
-        panel=TRAINING,
-        minimum=1,
-    )
-    precision: Precision = option(
-        "auto",
-        "Autocast: 'auto' is bf16 on GPUs and CPUs made for it (AVX-512 BF16, AMX).",
-        panel=TRAINING,
-    )
-    grad_checkpointing: bool = option(
-        False, "Recompute activations in the backward pass, to save memory.", panel=TRAINING
-    )
+    held_out: float = held_out_option()
+    patience: int | None = patience_option(3)
+    precision: Precision = precision_option(TRAINING)
+    grad_checkpointing: bool = grad_checkpointing_option()
     seed: int = option(0, "Seed of views, data order and registers.", panel=TRAINING, minimum=0)
 
     keep_anyway: bool = option(

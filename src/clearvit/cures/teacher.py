@@ -170,10 +170,12 @@ class Teacher:
         backbone, config = self.backbone, self.config
         batch = pixels[None].to(backbone.device, backbone.dtype)
         chosen = {"views": config.views, "sampler": config.sampler, "fraction": config.fraction}
-        with autocast(backbone.device, uses_bf16(backbone.device, config.precision)):
-            clean = denoise(backbone, batch, seed=seed, batch=VIEWS_PER_PASS, **chosen)
-            cls = torch.zeros(1, 0)
-            if "class" in backbone.prefix_names and not config.fresh_targets:
+        clean = denoise(
+            backbone, batch, seed=seed, batch=VIEWS_PER_PASS, precision=config.precision, **chosen
+        )
+        cls = torch.zeros(1, 0)
+        if "class" in backbone.prefix_names and not config.fresh_targets:
+            with autocast(backbone.device, uses_bf16(backbone.device, config.precision)):
                 cls = read_tokens(backbone, batch, with_class=True)[1]
         patches = clean.patches[0].float()
         if config.directions:

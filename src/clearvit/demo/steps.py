@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from clearvit.backbones.load import CURED_DEMO
 from clearvit.demo.photos import Folders
 
 
@@ -40,7 +41,9 @@ QUICK = Pace(size=224, parts=4, epochs=3, views=20, rounds=3)
 
 def list_steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
     """List the commands of the demo, in order."""
-    cured, held, size = f"dir:{out / 'cured'}", str(photos.held), ("--size", str(pace.size))
+    trained, held, size = f"dir:{out / 'cured'}", str(photos.held), ("--size", str(pace.size))
+    shipped = (CURED_DEMO,) if model == "demo" else ()  # of a longer training on more photos
+    cured = shipped[0] if shipped else trained
     image = str(sorted(photos.held.iterdir())[0])
     folders = {
         name: out / name for name in ("diagnosis", "look", "cured", "compare", "boxes", "bench")
@@ -67,7 +70,10 @@ def list_steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]
         ),
         Step(
             "What changed, on photos it has not seen?",
-            ("compare", model, cured, held, *size, "--views", str(pace.views), *to("compare")),
+            (
+                *("compare", model, *shipped, trained, held),
+                *(*size, "--views", str(pace.views), *to("compare")),
+            ),
             folders["compare"] / "compare.html",
         ),
         Step(

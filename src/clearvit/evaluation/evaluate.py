@@ -20,7 +20,10 @@ from clearvit.evaluation.evaluation_table import (
     resample_metrics,
 )
 from clearvit.evaluation.registry import TASKS
+from clearvit.options import Precision
 from clearvit.progress import Progress, show_progress
+
+AS_INDEXED = ("retrieval", "faithfulness")  # measure what an index does, which is in float32
 
 
 def evaluate(
@@ -29,6 +32,7 @@ def evaluate(
     task: str,
     data: str | Path,
     config: EvaluateConfig | None = None,
+    precision: Precision = "auto",
     progress: Progress | None = None,
     **options: Any,
 ) -> Table:
@@ -47,6 +51,8 @@ def evaluate(
         data: Folder of the data set: masks in a known layout, rgb beside depth, class folders, or
             images.
         config: All options of the task at once, such as `SegmentationConfig`.
+        precision: Number format of the networks: "auto" is bf16 on GPUs and CPUs made for it, "no"
+            float32. Probes are in float32, "retrieval" and "faithfulness" too, as an index is.
         progress: Called with the images done and all images, in every pass over images.
         **options: Options of the task by name, the fields of its config, such as `num_labelled`.
 
@@ -56,7 +62,9 @@ def evaluate(
     """
     config = resolve_config(task, config, options)
     prepared = TASKS[task].prepare(Path(data), config)
-    backbones = [backbone] if isinstance(backbone, Backbone) else list(backbone)
+    given = [backbone] if isinstance(backbone, Backbone) else backbone
+    chosen = "no" if task in AS_INDEXED else precision
+    backbones = [one.in_precision(chosen) for one in given]
     if not backbones:
         raise ModelError("there is no backbone to evaluate; give at least one.")
     with show_progress() if progress is None else nullcontext(progress) as shown:
@@ -102,6 +110,7 @@ def _describe_protocol(backbones: Sequence[Backbone], config: EvaluateConfig) ->
         for key, value in dataclasses.asdict(config).items()
         if key != "cache"
     }
+    values["precision"] = ["bf16" if one.bf16 else "float32" for one in backbones]
     values["size"] = [list(one.fitting_size(config.size)) for one in backbones]
     return {key: str(v) if isinstance(v, Path) else v for key, v in values.items()}
 

@@ -21,6 +21,7 @@ from clearvit.datasets.splits import MaskSplit, load_image
 from clearvit.errors import ImageError
 from clearvit.images import ImageSource
 from clearvit.options import Size
+from clearvit.precision import autocast
 from clearvit.probes.features import Features
 from clearvit.probes.metrics import pck
 from clearvit.probes.patches import patch_labels
@@ -118,7 +119,7 @@ def measure_warps(
         pixels = backbone.preprocessing(image, height_width)[None]
         warp = sample_warp(seed * 1_000_003 + index)
         both = torch.cat([pixels, warp_images(pixels, warp)])
-        with torch.no_grad():
+        with torch.no_grad(), autocast(backbone.device, backbone.bf16):
             tokens = backbone.forward(both.to(backbone.device, backbone.dtype))
         patches = tokens.patches.float().cpu()
         rows.append(score_matches(patches[0], patches[1], tokens.grid, warp, height_width, alphas))

@@ -20,6 +20,7 @@ from clearvit.backbones.preprocessing import round_to_patches
 from clearvit.datasets.splits import MaskSplit, load_image
 from clearvit.errors import ImageError
 from clearvit.options import Size
+from clearvit.precision import autocast
 from clearvit.probes.features import Features
 from clearvit.probes.metrics import segmentation_counts
 from clearvit.probes.patches import patch_labels
@@ -182,7 +183,8 @@ def _slide(
         for start in range(0, len(windows), sliding.batch):
             some = windows[start : start + sliding.batch]
             stacked = torch.stack([pixels[:, t:b, le:r] for t, le, b, r in some])
-            tokens = backbone.forward(stacked)
+            with autocast(backbone.device, backbone.bf16):
+                tokens = backbone.forward(stacked)
             maps += [(patches.float().cpu(), tokens.grid) for patches in tokens.patches]
     for scorer in scorers:
         parts = (

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from clearvit.errors import OptionError
-from clearvit.options import Options, Precision, Size, option, size_option
+from clearvit.options import Options, Precision, Size, option, precision_option, size_option
+from clearvit.training.config import (
+    TRAINING,
+    clip_norm_option,
+    ema_decay_option,
+    grad_checkpointing_option,
+    held_out_option,
+    micro_batch_option,
+    patience_option,
+    weight_decay_option,
+)
 
 Scorer = Literal["class", "fuse", "merge", "random"]
 """Which patches are kept, without training.
@@ -37,7 +47,6 @@ Augmentation = Literal["flip", "deit", "none"]
 SCORERS: tuple[Scorer, ...] = get_args(Scorer)
 FILLS: tuple[Fill, ...] = get_args(Fill)
 SPEED = re.compile(r"\s*(\d+(?:\.\d+)?)x\s*")
-TRAINING = "Training"
 
 # Rao et al., NeurIPS 2021, and its official code, for DeiT-S on ImageNet with 8 x 128 images
 DYNAMICVIT: Mapping[str, Any] = {
@@ -145,13 +154,7 @@ class PruneConfig(Options):
     batch: int = option(
         16, "Images per optimizer step, over all processes.", panel=TRAINING, minimum=1
     )
-    micro_batch: int | None = option(
-        None,
-        "Images per forward pass; the gradients of a step are accumulated.",
-        panel=TRAINING,
-        minimum=1,
-        shown="the whole batch",
-    )
+    micro_batch: int | None = micro_batch_option()
     lr: float = option(1e-3, "Learning rate of the predictors.", panel=TRAINING, above=0)
     ratio_weight: float = option(
         2.0,
@@ -159,32 +162,13 @@ class PruneConfig(Options):
         panel=TRAINING,
         minimum=0,
     )
-    precision: Precision = option(
-        "auto",
-        "Autocast: 'auto' is bf16 on GPUs that support it.",
-        panel=TRAINING,
-    )
-    grad_checkpointing: bool = option(
-        False, "Recompute activations in the backward pass, to save memory.", panel=TRAINING
-    )
+    precision: Precision = precision_option(TRAINING)
+    grad_checkpointing: bool = grad_checkpointing_option()
     seed: int = option(
         0, "Seed of data order, augmentation and new weights.", panel=TRAINING, minimum=0
     )
-    held_out: float = option(
-        0.1,
-        "Fraction of the images held out to choose the best epoch; 0 keeps the last epoch.",
-        panel=TRAINING,
-        minimum=0,
-        below=1,
-        hidden=True,
-    )
-    patience: int | None = option(
-        5,
-        "Epochs without a better held-out score before stopping.",
-        panel=TRAINING,
-        minimum=1,
-        hidden=True,
-    )
+    held_out: float = held_out_option(hidden=True)
+    patience: int | None = patience_option(5, hidden=True)
     lr_batch: int | None = option(
         None,
         "Batch size that `lr` is meant for; it is scaled linearly.",
@@ -219,12 +203,8 @@ class PruneConfig(Options):
     schedule: Literal["exponential", "cosine"] = option(
         "exponential", "How the learning rate falls.", panel=TRAINING, hidden=True
     )
-    weight_decay: float = option(
-        0.05, "Weight decay of matrices.", panel=TRAINING, minimum=0, hidden=True
-    )
-    clip_norm: float | None = option(
-        None, "Largest norm of the gradient.", panel=TRAINING, above=0, hidden=True
-    )
+    weight_decay: float = weight_decay_option(0.05)
+    clip_norm: float | None = clip_norm_option(None)
     smoothing: float = option(
         0.1, "Label smoothing.", panel=TRAINING, minimum=0, below=1, hidden=True
     )
@@ -236,14 +216,7 @@ class PruneConfig(Options):
     )
     mixup: float = option(0.0, "Mixup alpha; 0 is none.", panel=TRAINING, minimum=0, hidden=True)
     cutmix: float = option(0.0, "CutMix alpha; 0 is none.", panel=TRAINING, minimum=0, hidden=True)
-    ema_decay: float = option(
-        0.0,
-        "Decay of the EMA of the weights, which is evaluated and kept; 0 disables it.",
-        panel=TRAINING,
-        minimum=0,
-        below=1,
-        hidden=True,
-    )
+    ema_decay: float = ema_decay_option(0.0, hidden=True)
     overwrite: bool = option(False, "Start again where another training stands.", panel="Output")
 
     def __post_init__(self) -> None:

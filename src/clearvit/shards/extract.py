@@ -25,6 +25,7 @@ from clearvit.files import check_space, write_json, written_whole
 from clearvit.images import Batch, ImageSource, Skipped, batches, find_images, listing_of
 from clearvit.images.find import ImageInput
 from clearvit.options import with_options
+from clearvit.precision import autocast
 from clearvit.progress import Meter, Progress
 from clearvit.runs import FORMAT
 from clearvit.shards.config import TokenConfig
@@ -160,7 +161,8 @@ def _encode_batch(
     if not batch.items:
         return EncodedBatch([], batch.skipped, {})
     pixels = torch.stack(batch.items).to(backbone.device, backbone.dtype)
-    tokens = backbone.forward(pixels, layers=plan.layers or None, norm=plan.norm)
+    with autocast(backbone.device, backbone.bf16):
+        tokens = backbone.forward(pixels, layers=plan.layers or None, norm=plan.norm)
     tensors = {}
     for name, tensor in _flatten(tokens).items():
         _check_range(tensor, dtype, name, batch.names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clearvit.options import Options, Size, option, size_option
+from clearvit.options import Options, Precision, Size, option, precision_option, size_option
 
 Sampler = Literal["lattice", "whole", "official"]
 Kernel = Literal["tent", "box"]
@@ -60,3 +60,4 @@ class DenoiseConfig(Options):
     size: int | Size | None = size_option()
     seed: int = option(0, "Seed of the sampler.", minimum=0)
     batch: int = option(16, "Views per forward pass.", minimum=1)
+    precision: Precision = precision_option()

@@ -9,6 +9,7 @@ from clearvit.backbones.backbone import Backbone, Images
 from clearvit.backbones.tokens import Tokens
 from clearvit.errors import ModelError
 from clearvit.options import with_options
+from clearvit.precision import autocast, uses_bf16
 from clearvit.views.config import DenoiseConfig
 from clearvit.views.gathering import Gatherer, check_coverage, check_scale
 from clearvit.views.guidance import denormalize, refine_by_image
@@ -90,14 +91,17 @@ def denoise_pixels(
     grid = backbone.grid_of((pixels.shape[2], pixels.shape[3]))
     white, gatherer = white_of(backbone.preprocessing), _gatherer(backbone, grid, config)
     prefix: Tensor | float = 0.0
+    half = uses_bf16(pixels.device, config.precision)
     step = max(1, config.batch // len(pixels))
     for start in range(0, len(views), step):
         some = views[start : start + step]
         shown = [apply_view(pixels, offset, flip, white) for offset, flip in some.pairs()]
-        tokens = backbone.forward(torch.stack(shown, 1).flatten(0, 1))
+        with autocast(pixels.device, half):
+            tokens = backbone.forward(torch.stack(shown, 1).flatten(0, 1))
         split = (len(pixels), len(some))
-        prefix = prefix + tokens.prefix.float().unflatten(0, split).sum(1)
-        gatherer.add(tokens.patches.unflatten(0, split).unflatten(2, grid), some)
+        with autocast(pixels.device, False):  # gather in float32, whoever calls
+            prefix = prefix + tokens.prefix.float().unflatten(0, split).sum(1)
+            gatherer.add(tokens.patches.unflatten(0, split).unflatten(2, grid), some)
     gathered = gatherer.result()
     patches = gathered.map.flatten(1, 2)
     if config.refine == "image":

@@ -16,6 +16,7 @@ from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.files import read_json, write_json
 from clearvit.options import PositionRule, choices_of
+from clearvit.precision import uses_bf16
 from clearvit.schema import (
     Rule,
     check_content,
@@ -99,14 +100,18 @@ class DenoisedBackbone(Backbone):
                 " its views. Save its tokens: clearvit tokens --views."
             )
         folder = save(self.inner, out, kind=kind)
-        write_json(folder / MARKER, {"format": FORMAT, "views": dataclasses.asdict(self.config)})
+        views = {k: v for k, v in dataclasses.asdict(self.config).items() if k != "precision"}
+        write_json(folder / MARKER, {"format": FORMAT, "views": views})
         return folder
 
     def _project(self, pixels: Tensor) -> Tensor:
         return self.inner._project(pixels)
 
     def _settings(self) -> tuple[object, ...]:
-        return (*self.inner._settings(), dataclasses.astuple(self.config))
+        views = dataclasses.asdict(self.config)
+        if views.pop("precision") != "no" and uses_bf16(self.device, self.config.precision):
+            views["bf16"] = True  # what "auto" means here
+        return (*self.inner._settings(), tuple(views.values()))
 
 
 def with_views(

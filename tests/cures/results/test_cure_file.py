@@ -1,6 +1,9 @@
 """A cure in a small file: the same model elsewhere, and nothing else from strangers."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -159,3 +162,40 @@ def test_the_shipped_cure_is_small_and_cures_the_demo_model():
     assert cured.prefix_names.count("register") == 16
     assert cured.report.after < cured.report.before
     assert cured.tokens(torch.zeros(1, 3, 56, 56)).patches.isfinite().all()
+
+
+FRESH = """
+import sys, clearvit as cv
+from safetensors.torch import load_file, save_file
+cured, pixels = cv.load("demo", cure=True, size=56), load_file(sys.argv[1])["pixels"]
+save_file({"tokens": cured.tokens(pixels).patches.contiguous()}, sys.argv[2])
+"""
+
+
+def test_a_fresh_interpreter_gives_the_tokens_of_the_shipped_cure(demo_backbone, tmp_path):
+    from clearvit.backbones.load import SHIPPED_CURE
+
+    pixels = torch.randn(2, 3, 56, 56)
+    given, found = tmp_path / "pixels.safetensors", tmp_path / "tokens.safetensors"
+    save_file({"pixels": pixels}, given)
+    subprocess.run([sys.executable, "-c", FRESH, given, found], check=True)
+    applied = cv.apply(demo_backbone, SHIPPED_CURE)
+    assert cv.load("demo-cured").fingerprint() == applied.fingerprint()
+    assert (applied.tokens(pixels).patches - load_file(found)["tokens"]).abs().max() < 1e-3
+
+
+def test_the_wheel_takes_the_shipped_cure_along():
+    """The build takes every file of the package that git does not ignore, and nothing is left out.
+
+    A wheel built and looked into would take a download of the build system.
+    """
+    from clearvit.backbones.load import SHIPPED_CURE
+
+    root = Path(__file__).parents[3]
+    rules = (root / "pyproject.toml").read_text().partition("[tool.hatch.build")[2]
+    assert rules.partition("\n[")[0] == '.targets.wheel]\npackages = ["src/clearvit"]\n'
+    if not (root / ".git").exists():
+        pytest.skip("not a clone")
+    path = SHIPPED_CURE.resolve().relative_to(root)
+    ignored = subprocess.run(["git", "check-ignore", "--no-index", "-q", path], cwd=root)
+    assert ignored.returncode == 1
