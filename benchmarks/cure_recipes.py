@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -130,6 +131,8 @@ def command(options: argparse.Namespace) -> str:
     line = f"python benchmarks/cure_recipes.py {options.model} --table {options.table}"
     numbers = f"--size {options.size} --photos {options.photos} --epochs {options.epochs}"
     numbers += f" --labelled {options.labelled} --tested {options.tested}"
+    if options.rows:
+        numbers += f" --rows {shlex.join(options.rows)}"
     return f"{line} {numbers} --seeds {' '.join(map(str, options.seeds))}"
 
 

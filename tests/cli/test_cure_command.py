@@ -86,11 +86,9 @@ def test_a_cured_model_is_not_cured_again(model, folder, tmp_path):
     assert "registers already" in str(again.exception)
 
 
-def test_a_training_that_cannot_help_ends_with_advice_and_writes_nothing(demo_backbone, tmp_path):
-    """Twelve photos at 56 px for one epoch, at a rate that destroys."""
-    (tmp_path / "photos").mkdir()
-    photos, out = soft_photos(tmp_path / "photos", 12), tmp_path / "out"
-    done = clearvit("cure", "demo", photos, "--out", out, "--size", 56, "--epochs", 1, "--lr", 0.05)
+def test_a_training_that_harms_ends_with_advice_and_writes_nothing(model, folder, tmp_path):
+    out = tmp_path / "out"
+    done = clearvit("cure", model, folder, "--out", out, *QUICK, "--lr", 10, "--registers", 2)
     assert done.returncode == 1
     assert (
         "did not help, and no model was written" in done.stderr and "--keep-anyway" in done.stderr

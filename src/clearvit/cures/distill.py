@@ -69,11 +69,13 @@ class Student(nn.Module):
 
     def forward(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Compute "loss" and its parts, means over the images of all batches."""
-        total, losses = sum(len(batch.pixels) for batch in batches), {}
+        total = sum(len(batch.pixels) for batch in batches)
+        means: dict[str, Tensor] = {}
         for batch in batches:
             for name, value in self._losses(batch).items():
-                losses[name] = losses.get(name, 0.0) + value * (len(batch.pixels) / total)
-        return losses
+                part = value * (len(batch.pixels) / total)
+                means[name] = means[name] + part if name in means else part
+        return means
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         patches, cls = read_tokens(self.backbone, batch.pixels, with_class=self.class_weight > 0)
