@@ -44,3 +44,35 @@ def randomised(network):
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.02)
     return network.eval()
+
+
+@pytest.fixture(scope="session")
+def endpoint():
+    """A local server that speaks S3."""
+    server = pytest.importorskip("moto.server", reason="needs moto: pip install 'moto[server,s3]'")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def bucket(endpoint, monkeypatch):
+    """The settings of a user of the store, and an empty bucket."""
+    settings = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    boto3 = pytest.importorskip("boto3")
+    client = boto3.client("s3", region_name="us-east-1")
+    client.create_bucket(Bucket="photos")
+    yield "s3://photos"
+    for found in client.list_objects_v2(Bucket="photos").get("Contents", ()):
+        client.delete_object(Bucket="photos", Key=found["Key"])
+    client.delete_bucket(Bucket="photos")

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 import timm
 import torch
@@ -96,6 +98,23 @@ def test_only_what_was_asked_is_there(tiny):
     tokens = tiny.tokens(torch.randn(1, 3, 32, 32), capture="key")
     assert list(tokens.key) == [2]  # without layers: the last block
     assert not tokens.attention and not tokens.value and not tokens.layers
+
+
+def test_threads_that_share_a_network_get_their_own_captures(tiny):
+    wrong, counts = [], (1, 3)
+
+    def run(count):
+        for _ in range(40):
+            tokens = tiny.tokens(torch.randn(count, 3, 32, 32), capture=("attention", "key"))
+            if len(tokens.key[-1]) != count or len(tokens.attention[-1]) != count:
+                wrong.append(count)
+
+    threads = [threading.Thread(target=run, args=(count,)) for count in counts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_a_thousand_captures_leave_no_hook(tiny):

@@ -7,6 +7,7 @@ and recompute only what was asked. The model itself runs unchanged, bit for bit.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
@@ -81,7 +82,11 @@ def per_block(captured: Captured, depth: int) -> dict[str, Any]:
 
 
 def _recorder(captured: Captured, index: int, prefix: int) -> Any:
+    mine = threading.get_ident()
+
     def record(attention: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if threading.get_ident() != mine:  # another thread runs the same network
+            return
         rope = options.get("rope", arguments[1] if len(arguments) > 1 else None)
         x = arguments[0]
 

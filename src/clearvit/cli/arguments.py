@@ -24,7 +24,13 @@ Models = Annotated[
         metavar="MODEL…", help="One or more of timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH, demo."
     ),
 ]
-Images = Annotated[str, typer.Argument(help="A folder, a file or a quoted glob pattern.")]
+Images = Annotated[
+    str,
+    typer.Argument(
+        help="A folder, a file, a quoted glob pattern, a URL such as s3://bucket/photos, a tar"
+        " (WebDataset) or a table (Parquet, Arrow, Lance)."
+    ),
+]
 Out = Annotated[
     Path, typer.Option("--out", "-o", help="Directory of the result; resumed if begun.")
 ]

@@ -15,6 +15,7 @@ from PIL import Image
 from clearvit.errors import ImageError
 from clearvit.images.apart import read_apart
 from clearvit.images.budget import CALM_BYTES, judge_cost
+from clearvit.images.image_places import is_plain_file, read_place
 from clearvit.images.rgb import to_rgb
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit, above which it suspects a decompression bomb
@@ -60,7 +61,8 @@ def read_image(
     decoded in a process of its own with a time limit of 20 s.
 
     Args:
-        source: A path, the content of a file, or a Pillow image.
+        source: A path, a URL or another place (see `clearvit.images.image_places`), the content of
+            a file, or a Pillow image.
         max_pixels: Largest width x height; more is refused by the header, before decoding.
         apart: Decode costly images in a process of their own.
 
@@ -74,6 +76,8 @@ def read_image(
             raise ImageError("zero bytes")
         found = _read_stream(io.BytesIO(source), max_pixels, len(source), apart)
         return found or read_apart(bytes(source), max_pixels)
+    if isinstance(source, (str, os.PathLike)) and not is_plain_file(os.fspath(source)):
+        return read_image(read_place(os.fspath(source)), max_pixels=max_pixels, apart=apart)
     if isinstance(source, (str, os.PathLike)):
         try:
             with _open_regular(source) as file:

@@ -17,6 +17,9 @@ from typing import TypeAlias, TypeVar
 from PIL import Image
 
 from clearvit.errors import ImageError, closest
+from clearvit.images.containers import expand_braces, list_places, list_url
+from clearvit.images.image_places import is_container, is_plain_file, split_place, stat_place
+from clearvit.images.remote import is_url
 from clearvit.images.walk import walk
 
 # Fixed, so that a folder holds the same images whichever plugins are installed.
@@ -56,15 +59,18 @@ def spread_evenly(items: Sequence[T], count: int) -> list[T]:
 
 
 def find_images(source: ImageInput) -> list[ImageSource]:
-    """List the images of a folder, a file, a glob pattern or a list.
+    """List the images of a folder, a file, a glob pattern, a URL, a tar, a table, or a list.
 
     A folder is searched with all its subfolders for the suffixes in `SUFFIXES`, hidden entries
     apart. A file, and whatever a pattern matches or a list holds, is taken whatever its suffix.
-    Folders and patterns are sorted by name, lists keep their order. Files are not opened here.
+    Folders and patterns are sorted by name, lists keep their order. Image files are not opened
+    here; a tar (WebDataset) or a table (Parquet, Arrow, Lance) is, and stands for what it holds. A
+    folder without image files stands for the tars and tables in it.
 
     Args:
-        source: A path, a pattern with `*`, `?`, `[` or `**`, a Pillow image, or paths and Pillow
-            images (or sources found before) in any iterable with an order.
+        source: A path, a pattern with `*`, `?`, `[` or `**`, a range of shards as
+            "train-{000..099}.tar", a URL such as "s3://bucket/photos", a Pillow image, or paths and
+            Pillow images (or sources found before) in any iterable with an order.
 
     Raises:
         ImageError: There is nothing to read.
@@ -86,12 +92,19 @@ def find_images(source: ImageInput) -> list[ImageSource]:
 def _from_path(path: str) -> list[ImageSource]:
     if not path:
         raise ImageError("the path of the images is empty; give '.' for the current folder")
-    if os.path.isdir(path):
+    if is_url(path):
+        return _name_uniquely(*list_url(path, _is_image))
+    if os.path.isdir(path) and not is_container(path):
         return _from_folder(path)
     if _exists(path):
-        return _name_uniquely([PurePath(path).as_posix()], [path])
+        return _from_files([PurePath(path).name if is_container(path) else path], [path])
     if glob.has_magic(path):
         return _from_pattern(path)
+    if os.path.lexists(split_place(path)[0]):  # one member of a tar, or one row
+        return _name_uniquely([PurePath(path).as_posix()], [path])
+    shards = expand_braces(path)
+    if shards:
+        return _from_files([PurePath(shard).as_posix() for shard in shards], shards)
     raise ImageError(f"{path!r} does not exist{_hint(path)}")
 
 
@@ -102,19 +115,29 @@ def _exists(path: str) -> bool:
         return False
 
 
+def _from_files(names: Sequence[str], files: Sequence[str]) -> list[ImageSource]:
+    """Take files as they are, and what is in tars and tables."""
+    names = [PurePath(name).as_posix() for name in names]
+    return _name_uniquely(*list_places(names, files, _is_image))
+
+
 def _from_folder(folder: str) -> list[ImageSource]:
-    found, others = [], 0
+    found, others, containers = [], 0, []
     try:
         for name in walk(folder):
             # What is a folder here could not be listed; taken along, it is reported when read.
             if _is_image(name) or os.path.isdir(os.path.join(folder, name)):
                 found.append(name)
+            elif is_container(name) and not os.path.basename(name).startswith("cache-"):
+                containers.append(name)
             else:
                 others += 1
     except OSError as error:
         raise ImageError(
             f"the folder {folder!r} cannot be listed ({error.strerror}); check its permissions"
         ) from error
+    others += len(containers)
+    found = found or containers
     if not found:
         raise ImageError(
             f"no images in {folder!r} (looked for .jpg, .png, .webp, .tif and {len(SUFFIXES) - 4} "
@@ -122,7 +145,7 @@ def _from_folder(folder: str) -> list[ImageSource]:
             "give a folder that holds images, or a list of files to take them whatever their suffix"
         )
     found.sort(key=_order)
-    return _name_uniquely(found, [os.path.join(folder, name) for name in found])
+    return _from_files(found, [os.path.join(folder, name) for name in found])
 
 
 def _is_image(name: str) -> bool:
@@ -137,14 +160,18 @@ def _order(name: str) -> tuple[str, str]:
 def _from_pattern(pattern: str) -> list[ImageSource]:
     parts = PurePath(pattern).parts
     matches = _deep_matches(parts) if "**" in parts else glob.glob(pattern)
-    found = {PurePath(match).as_posix(): match for match in matches if not os.path.isdir(match)}
+    found = {
+        PurePath(match).as_posix(): match
+        for match in matches
+        if not os.path.isdir(match) or is_container(match)
+    }
     if not found:
         raise ImageError(
             f"no file matches {pattern!r}; use '**' for any depth, as in 'photos/**/*.jpg', "
             f"or give a folder (relative paths start at {os.getcwd()!r})"
         )
     names = sorted(found, key=_order)
-    return _name_uniquely(names, [found[name] for name in names])
+    return _from_files(names, [found[name] for name in names])
 
 
 def _deep_matches(parts: Sequence[str]) -> list[str]:
@@ -241,6 +268,8 @@ def _content(image: ImageSource) -> bytes:
     """Hash the size, head and tail of a file, or all pixels of an image in memory."""
     if isinstance(image.source, Image.Image):
         return hashlib.sha256(repr(image.source.size).encode() + image.source.tobytes()).digest()
+    if not is_plain_file(os.fspath(image.source)):
+        return repr(stat_place(os.fspath(image.source))).encode()
     try:
         status = os.stat(image.source)
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever

@@ -15,6 +15,7 @@ from PIL import Image
 
 from clearvit.errors import ImageError
 from clearvit.images import read_image
+from clearvit.images.remote import is_url, store_of
 from clearvit.report.chart import AMBER, BLUE, GREEN, ORANGE, PURPLE, SKY
 from clearvit.report.elements import Facts, ImageElement, Notice, Paragraph, Section, Table
 from clearvit.report.figure import ATTENTION_CMAP, INK, Array, Panel, draw_panels, shared_limits
@@ -118,6 +119,7 @@ def _section(hit: Hit) -> Section:
 def _panels(hit: Hit, explanation: Explanation) -> list[list[Panel]]:
     """Both images, and below them both weight maps and room for the table."""
     query = _seen_image(hit.query.source, hit.query.name, hit.query.aspect)
+    _check_store(hit)
     found = _seen_image(hit.path or None, hit.name, hit.query.aspect)
     weights = (
         _on_grid(explanation.query_weights, explanation),
@@ -151,6 +153,16 @@ def _panels(hit: Hit, explanation: Explanation) -> list[list[Panel]]:
         ]
         + [Panel(table_title, aspect=0.92)],
     ]
+
+
+def _check_store(hit: Hit) -> None:
+    """Refuse to ask a server that only the index names: it may be a stranger's."""
+    named = {store_of(str(place)) for place in (hit.store.location, hit.query.source)}
+    if is_url(hit.path) and store_of(hit.path) not in named:
+        raise ImageError(
+            f"'{hit.name}' is at '{hit.path}'; an image at a URL is drawn only if the index or the"
+            " query is in the same bucket."
+        )
 
 
 def _seen_image(source: str | Path | Image.Image | None, name: str, aspect: float | None) -> Array:

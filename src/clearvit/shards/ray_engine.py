@@ -19,6 +19,7 @@ from clearvit.backbones.load import load
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ClearvitError, StoreError, missing_extra
 from clearvit.images import ImageSource
+from clearvit.images.image_places import absolute_place
 from clearvit.options import PositionRule
 from clearvit.progress import Meter
 from clearvit.shards.extract import Extraction, encode, write_shard
@@ -126,4 +127,4 @@ def load_once(recipe: LoadRecipe) -> Backbone:
 
 
 def _absolute(images: Sequence[ImageSource]) -> list[ImageSource]:
-    return [ImageSource(p.name, Path(str(p.source)).absolute()) for p in images]
+    return [ImageSource(p.name, absolute_place(str(p.source))) for p in images]

@@ -63,6 +63,18 @@ def test_the_file_says_what_it_was_made_of(tiny, made):
     assert json.loads(facts["report"])["best_epoch"] == made[0].report.best_epoch
 
 
+def test_the_metadata_is_in_order_so_equal_cures_have_equal_bytes(made, tmp_path):
+    content = (made[1] / "cure.safetensors").read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    assert list(header["__metadata__"]) == sorted(header["__metadata__"])
+    shuffled = tmp_path / "cure.safetensors"
+    for _ in range(8):  # the library takes another order each time
+        tensors = load_file(made[1] / "cure.safetensors")
+        save_file(tensors, shuffled, metadata=header["__metadata__"])
+        cure_file.sort_metadata(shuffled)
+        assert shuffled.read_bytes() == content
+
+
 def test_another_base_is_refused(made):
     other = cv.load(tiny_network())
     with torch.no_grad():

@@ -8,37 +8,6 @@ from clearvit.retrieval.index.index import Index
 from tests.helpers.made_photos import write_photos
 
 pytest.importorskip("lancedb")
-server = pytest.importorskip("moto.server", reason="needs moto: pip install 'moto[server,s3]'")
-boto3 = pytest.importorskip("boto3")
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
-
-
-@pytest.fixture
-def bucket(endpoint, monkeypatch):
-    """The settings of a user of the store, and an empty bucket."""
-    settings = {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket="photos")
-    yield "s3://photos"
-    for found in client.list_objects_v2(Bucket="photos").get("Contents", ()):
-        client.delete_object(Bucket="photos", Key=found["Key"])
-    client.delete_bucket(Bucket="photos")
 
 
 def test_build_add_search_remove_and_open_again(tiny, bucket, tmp_path):

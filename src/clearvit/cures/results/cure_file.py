@@ -54,6 +54,19 @@ def write_cure_file(
     tensors = {name: tensor.contiguous() for name, tensor in change.tensors()}
     with written_whole(path) as temporary:
         save_file(tensors, temporary, metadata=metadata)
+        sort_metadata(temporary)
+
+
+def sort_metadata(path: Path) -> None:
+    """Write the metadata of a file of safetensors in order: the library leaves it to chance."""
+    with open(path, "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(text) <= length:  # else it is written in another way; the order is not worth more
+            file.seek(8)
+            file.write(text.ljust(length))
 
 
 def apply(backbone: Backbone, cure: str | Path) -> VitBackbone:

@@ -16,6 +16,7 @@ from torch import Tensor
 from clearvit.backbones.backbone import Backbone
 from clearvit.errors import StoreError
 from clearvit.images import ImageSource, Skipped, batches
+from clearvit.images.image_places import absolute_place, stat_place
 from clearvit.progress import Progress
 from clearvit.retrieval.config import IndexConfig
 from clearvit.retrieval.image_features import (
@@ -98,12 +99,10 @@ def make_entry(image: ImageSource) -> Entry:
     path, size, time = "", 0, 0
     if isinstance(image.source, (str, Path)):
         # Surrogates of names that are not UTF-8 cannot be stored.
-        path = os.path.abspath(image.source).encode("utf-8", "replace").decode("utf-8")
-        try:
-            status = os.stat(image.source)
-            size, time = status.st_size, status.st_mtime_ns
-        except OSError:
-            size = -1  # broken links are met, and listed, when they are read
+        place = absolute_place(os.fspath(image.source))
+        path = place.encode("utf-8", "replace").decode("utf-8")
+        facts = stat_place(place)  # -1 bytes: broken links are listed when they are read
+        size, time = facts.bytes, facts.modified
     return Entry(image.name, path, folder, folder.rsplit("/", 1)[-1], size, time, 0, 0)
 
 
