@@ -101,20 +101,21 @@ def test_only_what_was_asked_is_there(tiny):
 
 
 def test_threads_that_share_a_network_get_their_own_captures(tiny):
-    wrong, counts = [], (1, 3)
+    wrong, done, counts = [], [], (1, 3)
 
     def run(count):
         for _ in range(40):
             tokens = tiny.tokens(torch.randn(count, 3, 32, 32), capture=("attention", "key"))
             if len(tokens.key[-1]) != count or len(tokens.attention[-1]) != count:
                 wrong.append(count)
+        done.append(count)
 
     threads = [threading.Thread(target=run, args=(count,)) for count in counts]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong
+    assert not wrong and sorted(done) == [1, 3]
 
 
 def test_a_thousand_captures_leave_no_hook(tiny):

@@ -84,8 +84,10 @@ def per_block(captured: Captured, depth: int) -> dict[str, Any]:
 def _recorder(captured: Captured, index: int, prefix: int) -> Any:
     mine = threading.get_ident()
 
-    def record(attention: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if threading.get_ident() != mine:  # another thread runs the same network
+    def record(
+        attention: Any, arguments: tuple[Any, ...], options: dict[str, Any] | None = None
+    ) -> None:
+        if options is None or threading.get_ident() != mine:  # another thread runs this network
             return
         rope = options.get("rope", arguments[1] if len(arguments) > 1 else None)
         x = arguments[0]
