@@ -8,7 +8,7 @@ CHECKED := src tests benchmarks examples
 # Tests run side by side, one thread each; more than eight would mostly load torch.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo $$n)
 
-.PHONY: demo test test-slow lint browser bench docs clean
+.PHONY: demo test test-slow lint browser bench docs web clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/clearvit demo $(if $(QUICK),--quick) $(if $(IMAGES),--images "$(IMAGES)")
@@ -46,6 +46,10 @@ bench: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
+# The page of the microscope, from web/; only who changes it needs Node (20 or later).
+web:
+	@cd web && npm ci --silent && npm test --silent && npm run build --silent
 
 # A stamp per set of extras: the set is installed again only when its list changes.
 $(VENV)/bin/python:

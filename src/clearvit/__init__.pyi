@@ -19,6 +19,8 @@ from .errors import ClearvitError, ImageError, ModelError, OptionError, StoreErr
 from .evaluation.config import EvaluateConfig
 from .evaluation.evaluate import evaluate
 from .formats.export import export
+from .microscopy.config import MicroscopeConfig
+from .microscopy.microscope_page import microscope
 from .pruning.config import PruneConfig
 from .pruning.prune import prune
 from .retrieval.config import IndexConfig
@@ -46,6 +48,7 @@ __all__ = [
     "Index",
     "IndexConfig",
     "LookConfig",
+    "MicroscopeConfig",
     "ModelError",
     "OptionError",
     "PruneConfig",
@@ -65,6 +68,7 @@ __all__ = [
     "export",
     "load",
     "look",
+    "microscope",
     "open_tokens",
     "prune",
     "save",

@@ -10,7 +10,7 @@ from clearvit.cli.console import errors, note
 from clearvit.cli.failures import describe_failure, write_log
 
 VERBS = (
-    *("diagnose", "look", "tokens", "cure", "prune", "export"),
+    *("diagnose", "look", "microscope", "tokens", "cure", "prune", "export"),
     *("discover", "segment", "index", "search", "explain", "evaluate", "compare", "bench"),
     *("report", "demo"),
 )

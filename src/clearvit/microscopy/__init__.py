@@ -1,0 +1,5 @@
+"""The token microscope: one page in which to look at tokens."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,3 @@
+from .microscope_page import MicroscopeResult
+
+__all__ = ["MicroscopeResult"]

@@ -1,0 +1,29 @@
+// Start with the data that stands in the page.
+
+import "./style.css";
+import { App } from "./app";
+import { Store, type Manifest } from "./data";
+import { h } from "./dom";
+
+declare global {
+  interface Window {
+    clearvit?: App;
+  }
+}
+
+function textOf(id: string): string {
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`this page is incomplete: ${id} is missing`);
+  return element.textContent ?? "";
+}
+
+function start(root: HTMLElement): void {
+  try {
+    const manifest = JSON.parse(textOf("clearvit-data")) as Manifest;
+    window.clearvit = new App(root, new Store(manifest, (id) => textOf(`chunk-${id}`)));
+  } catch (error) {
+    root.replaceChildren(h("p", { class: "failure", role: "alert" }, [`This page cannot be shown: ${(error as Error).message}.`]));
+  }
+}
+
+start(document.getElementById("app")!);
