@@ -225,7 +225,7 @@ def line_of(verb, folder):
             words.append(folder / "images" / "a.png")
         else:
             words.append(f"dir:{folder / 'no model'}")
-    return [*words, *([folder / "images"] if verb in ("diagnose", "compare") else [])]
+    return [*words, *([folder / "images"] if verb in ("diagnose", "compare", "microscope") else [])]
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if "--out" in options_of(verb)])

@@ -6,7 +6,7 @@ coordinates of a token and r what they leave out, the cosine of two tokens is c 
 first part is known. The second is not, but it is small between different contents and grows as
 tokens become alike, so it is estimated as |r| |s| max(0, cos(c, d))^8: a token then has cosine 1
 with itself. The exponent was the best or close to it for tokens, keys, queries and values of early
-and late blocks of a DINOv2; without it the largest error is up to four times as large.
+and late blocks of a DINOv2; without it the largest error is 1.4 to 3.4 times as large.
 """
 
 from __future__ import annotations
