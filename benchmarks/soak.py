@@ -183,13 +183,13 @@ class Soak:
             for process in pair:
                 process.join(max(0.0, deadline - time.monotonic()))
                 if process.is_alive():
-                    os.kill(process.pid, signal.SIGKILL)
+                    process.kill()
                 process.join()
                 self.kills[verb] += process.exitcode == -signal.SIGKILL
         last = self.start(verb, out)
         last.join(600)
         if last.is_alive():
-            os.kill(last.pid, signal.SIGKILL)
+            last.kill()
             last.join()
         self.trials[verb] += 1
         self.judge(verb, place, last.exitcode)
