@@ -15,10 +15,12 @@ def seeded():
     torch.set_num_threads(THREADS)
 
 
-@pytest.fixture(autouse=True)
-def float32(monkeypatch):
-    """The same number format on every machine; a test of bfloat16 asks for it."""
-    monkeypatch.setattr("clearvit.precision.cpu_computes_bf16", lambda: False)
+@pytest.fixture(autouse=True, scope="session")
+def float32():
+    """The same number format on every machine, in fixtures too; a test of bfloat16 asks for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clearvit.precision.cpu_computes_bf16", lambda: False)
+        yield
 
 
 @pytest.fixture(scope="session")

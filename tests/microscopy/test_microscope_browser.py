@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 import clearvit as cv
+from tests.conftest import tiny_network
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SIZE = 112  # pixels: a grid of 8 x 8
@@ -161,6 +162,18 @@ def test_strokes_give_a_mask_and_a_file(opened, tmp_path):
     assert [stroke["class"] for stroke in entry["strokes"]] == ["background", "object"]
     first = entry["strokes"][0]["points"][0]
     assert abs(first[0] - 24) < 3 and abs(first[1] - 100) < 3
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (200, 240, 3), np.uint8))
+    (tmp_path / "photos").mkdir()
+    image.save(tmp_path / "photos" / "0.png")
+    masks = cv.segment(
+        cv.load(tiny_network()),
+        tmp_path / "photos",
+        examples=tmp_path / "strokes.json",
+        out=tmp_path / "masks",
+        method="prototypes",
+    )
+    assert masks.classes == {0: "background", 1: "object"}
+    assert masks[0].array.shape == (200, 240)
 
 
 def test_everything_can_be_done_with_keys(opened):

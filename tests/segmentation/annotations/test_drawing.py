@@ -71,8 +71,8 @@ def test_a_polygon_of_a_square_is_the_square():
 def test_a_stroke_is_what_lies_near_its_line(points, radius):
     mask = draw_stroke(points, radius, (25, 35))
     near = distance_to_line(points, (25, 35))
-    assert mask[near <= radius - 1.5].all()
-    assert not mask[near > radius + 1.5].any()
+    assert mask[near <= radius - 1e-6].all()
+    assert not mask[near > radius + 0.1].any()  # sampled lines are a little farther away
 
 
 def distance_to_line(points, size):

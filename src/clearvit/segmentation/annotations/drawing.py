@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 from clearvit.options import Size
 
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 Point = Sequence[float]  # x to the right, y down, in pixels
 
 
@@ -28,18 +29,26 @@ def draw_stroke(points: Sequence[Point], radius: float, size: Size) -> Bools:
 
     The pixels under the points themselves are marked whatever the radius.
     """
-    canvas = Image.new("1", (size[1], size[0]))
-    draw = ImageDraw.Draw(canvas)
-    centers = [(float(x) - 0.5, float(y) - 0.5) for x, y in points]
-    if len(centers) > 1:
-        draw.line(centers, fill=1, width=max(1, round(2 * radius)))
-    for x, y in centers if radius >= 1 else ():
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=1)
-    marked = np.array(canvas)
+    marked = np.zeros(size, dtype=bool)
+    for start, end in zip(points, [*points[1:], *points[-1:]], strict=True):
+        _mark_near(marked, np.asarray(start, float), np.asarray(end, float), radius)
     for px, py in points:
         if 0 <= px < size[1] and 0 <= py < size[0]:
             marked[int(py), int(px)] = True
     return marked
+
+
+def _mark_near(marked: Bools, start: Floats, end: Floats, radius: float) -> None:
+    """Mark the pixels whose centers lie within `radius` of the line between two points (x, y)."""
+    limits = (marked.shape[1], marked.shape[0])
+    low = np.clip(np.floor(np.minimum(start, end) - radius), 0, limits).astype(int)
+    high = np.clip(np.ceil(np.maximum(start, end) + radius) + 1, 0, limits).astype(int)
+    x, y = np.meshgrid(np.arange(low[0], high[0]) + 0.5, np.arange(low[1], high[1]) + 0.5)
+    along = end - start
+    length = float(along @ along) or 1.0
+    part = np.clip(((x - start[0]) * along[0] + (y - start[1]) * along[1]) / length, 0, 1)
+    squared = (x - start[0] - part * along[0]) ** 2 + (y - start[1] - part * along[1]) ** 2
+    marked[low[1] : high[1], low[0] : high[0]] |= squared <= radius**2
 
 
 def decode_runs(counts: Sequence[int], size: Size) -> Bools:
