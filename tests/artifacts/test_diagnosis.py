@@ -1,17 +1,15 @@
 import copy
 import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
-import skimage
-import sklearn
 import timm
 import torch
 from PIL import Image
 
 import clearvit as cv
+from clearvit.artifacts.attention_sinks import SINK
 from clearvit.artifacts.diagnosis import passes_needed
 from clearvit.artifacts.norms import border_preference
 from clearvit.artifacts.verdict import next_command
@@ -19,6 +17,7 @@ from clearvit.backbones.load import load
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ImageError, ModelError
 from tests.conftest import tiny_network
+from tests.helpers.photos import packaged_photos
 
 ONLY_NORMS = cv.DiagnoseConfig(equivariance=False, experiments=False)
 
@@ -53,15 +52,7 @@ def healthy(demo_backbone):
 
 @pytest.fixture(scope="module")
 def real_photos():
-    names = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png")
-    folders = (
-        Path(skimage.__file__).parent / "data",
-        Path(sklearn.__file__).parent / "datasets/images",
-    )
-    return [folders[0] / name for name in names] + [
-        folders[1] / "china.jpg",
-        folders[1] / "flower.jpg",
-    ]
+    return packaged_photos()
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +117,11 @@ def test_the_demo_has_artifacts_inside_and_none_at_its_output(demo_backbone, rea
     assert result.blocks[-1].high is None  # the output looks normal
     assert result.after_norm is None  # and so it does after the final norm
     assert result.blocks[result.peak].recurring >= 3 / 7  # the same places in several photos
+    attention = result.attention
+    assert 0 < attention.fraction < 0.03 and attention.register_fraction == 0
+    assert attention.to_artifacts.shape == (3, 12, 6) and attention.to_artifacts[1].isnan().all()
+    assert float(attention.lift[2].max()) > SINK  # patches look at them
+    assert str(attention) in str(result)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -244,7 +240,7 @@ def test_progress_counts_every_pass_once(base, photos):
     seen = []
     config = cv.DiagnoseConfig(shifted=2, batch=4, experiments=False)
     cv.diagnose(base, photos, config=config, progress=lambda *a: seen.append(a))
-    assert seen[-1][1:3] == (18, 18) and passes_needed(8, config) == 18  # 8, 2 x 3 shifted, 4 drawn
+    assert seen[-1][1:3] == (26, 26) and passes_needed(8, config) == 26  # 8, 2 x 3, 4 drawn, 8
     done = [one[1] for one in seen]
     assert done == sorted(done)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from clearvit.artifacts.attention_sinks import IMAGES, AttentionStats, measure_attention
 from clearvit.artifacts.config import DiagnoseConfig
 from clearvit.artifacts.equivariance import VIEWS, Equivariance, measure_equivariance
 from clearvit.artifacts.experiments import (
@@ -24,7 +25,7 @@ from clearvit.artifacts.experiments import (
 from clearvit.artifacts.norms import QUANTILES, BlockReport, block_report
 from clearvit.artifacts.observe import Observations, observe
 from clearvit.artifacts.outliers import Outliers, combine_masks, find_outliers
-from clearvit.artifacts.report.examples import COUNT, ExampleImage, pick_examples
+from clearvit.artifacts.report.examples import COUNT, ExampleImage, pick_examples, rank_images
 from clearvit.artifacts.verdict import MEANING, Finding, Verdict, judge, next_command
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.vit import VitBackbone
@@ -51,6 +52,7 @@ class Diagnosis:
     experiments: Experiments | None
     observations: Observations = field(repr=False)
     examples: tuple[ExampleImage, ...] = field(default=(), repr=False)  # a few images to draw
+    attention: AttentionStats | None = field(default=None, repr=False)  # None without attention
 
     def __str__(self) -> str:
         """Give the verdict with its evidence, in a few lines."""
@@ -58,8 +60,10 @@ class Diagnosis:
             f"  {one.kind} (confidence {100 * one.confidence:.0f} %): {one.evidence}"
             for one in self.findings
         ]
-        head = f"{self.model}: {self.verdict}"
-        return "\n".join([head, *(lines or [f"  {MEANING['none']}"])])
+        lines = lines or [f"  {MEANING['none']}"]
+        if self.attention is not None and self.attention.fraction:
+            lines.append(f"  {self.attention}")
+        return "\n".join([f"{self.model}: {self.verdict}", *lines])
 
     @property
     def verdict(self) -> Verdict:
@@ -127,6 +131,7 @@ class Diagnosis:
             "position_map": [[round(v, 4) for v in row] for row in self.position_map().tolist()],
             "after_norm": None if self.after_norm is None else asdict(self.after_norm),
             "equivariance": _equivariance_json(self.equivariance),
+            "attention": None if self.attention is None else self.attention.to_json(),
             "experiments": None if self.experiments is None else self.experiments.to_json(),
         }
 
@@ -176,6 +181,7 @@ def diagnose(
     )
     result = replace(result, examples=pick_examples(vit, chosen, result))
     passes.advance(min(COUNT, len(seen.names)))
+    result = replace(result, attention=_attention(vit, chosen, result, passes))
     if not config.experiments or config.quick:
         return result
     return replace(result, experiments=_experiments(vit, sources, result, config, passes))
@@ -185,7 +191,23 @@ def passes_needed(images: int, config: DiagnoseConfig) -> int:
     """How many images the diagnosis sends through the network, repeats counted."""
     chosen, shifted = _choose_images(range(images), config)
     again = len(chosen) if config.experiments and not config.quick else 0
-    return len(chosen) + VIEWS * len(shifted) + min(COUNT, len(chosen)) + again
+    looked_at = min(COUNT, len(chosen)) + min(IMAGES, len(chosen))  # drawn; read for attention
+    return len(chosen) + VIEWS * len(shifted) + looked_at + again
+
+
+def _attention(
+    backbone: VitBackbone, sources: Sequence[ImageSource], found: Diagnosis, passes: Meter
+) -> AttentionStats | None:
+    """Read the attention of the images with most artifact tokens."""
+    by_name = {source.name: source for source in sources}
+    ranked = rank_images(found, IMAGES)
+    chosen = [by_name[found.observations.names[i]] for i in ranked]
+    stats = measure_attention(
+        backbone, chosen, found.outlier_mask()[ranked], size=found.size, advance=passes.advance
+    )
+    if stats is None:
+        passes.advance(len(ranked))
+    return stats
 
 
 def _experiments(

@@ -80,6 +80,7 @@ def test_report_of_planted_artifacts(sick, tmp_path):
         "Verdict",
         "Norms, block by block",
         "Where they sit",
+        "Attention",
         "Do features move with the image?",
         "What flagged tokens know",
         "All numbers",

@@ -11,6 +11,7 @@ from clearvit import __version__
 from clearvit.artifacts.diagnosis import Diagnosis
 from clearvit.artifacts.equivariance import NOTICEABLE, Equivariance
 from clearvit.artifacts.outliers import SIDES
+from clearvit.artifacts.report.attention_section import attention_section
 from clearvit.artifacts.report.evidence import experiments_section
 from clearvit.artifacts.report.figures import TIMES, draw_by_block, draw_norms, draw_readings
 from clearvit.artifacts.report.glossary import glossary_section
@@ -90,6 +91,7 @@ def _model_sections(diagnosis: Diagnosis) -> list[Section]:
         _norms(diagnosis),
         _where(diagnosis),
         _registers(diagnosis),
+        attention_section(diagnosis),
         _equivariance(diagnosis.equivariance),
         experiments_section(diagnosis.experiments),
         numbers_section(diagnosis),
