@@ -8,9 +8,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from clearvit.artifacts.attention_sinks import IMAGES, AttentionStats, measure_attention
@@ -26,6 +28,7 @@ from clearvit.artifacts.norms import QUANTILES, BlockReport, block_report
 from clearvit.artifacts.observe import Observations, observe
 from clearvit.artifacts.outliers import Outliers, combine_masks, find_outliers
 from clearvit.artifacts.report.examples import COUNT, ExampleImage, pick_examples, rank_images
+from clearvit.artifacts.structure import Structure, measure_structure
 from clearvit.artifacts.verdict import MEANING, Finding, Verdict, judge, next_command
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.vit import VitBackbone
@@ -91,6 +94,12 @@ class Diagnosis:
         found = [finding.peak for finding in self.findings if finding.peak is not None]
         return found[0] if found else len(self.blocks) - 1
 
+    @cached_property
+    def structure(self) -> Structure | None:
+        """How the patches of the example images relate to each other; None without examples."""
+        maps = [example.map for example in self.examples]
+        return measure_structure(torch.stack(maps)) if maps else None
+
     @property
     def next_command(self) -> str:
         """What to run next."""
@@ -131,6 +140,7 @@ class Diagnosis:
             "position_map": [[round(v, 4) for v in row] for row in self.position_map().tolist()],
             "after_norm": None if self.after_norm is None else asdict(self.after_norm),
             "equivariance": _equivariance_json(self.equivariance),
+            "structure": None if self.structure is None else self.structure.to_json(),
             "attention": None if self.attention is None else self.attention.to_json(),
             "experiments": None if self.experiments is None else self.experiments.to_json(),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from clearvit.comparison.rows import (
     measure_gap,
     reference_patches,
 )
+from clearvit.comparison.structures import Structures, compare_structures
 from clearvit.comparison.study import (
     EvalImages,
     Study,
@@ -57,6 +58,7 @@ class Comparison:
     diagnoses: tuple[Diagnosis | None, ...] = field(repr=False)
     panel_columns: tuple[PanelColumn, ...] = field(repr=False)
     panel_rows: tuple[PanelRow, ...] = field(repr=False)
+    structures: Structures | None = field(default=None, repr=False)  # where it was asked for
 
     @property
     def best(self) -> ComparisonRow:
@@ -80,6 +82,9 @@ class Comparison:
             "skipped": [asdict(bad) for bad in self.skipped],
             "labeled": self.labeled,
             "neighbors": self.neighbors,
+            "structures": None
+            if self.structures is None
+            else [one.to_json() for one in self.structures.measured],
             "next": self.next_command,
         }
 
@@ -133,6 +138,9 @@ def compare(
     rule = find_norm_rule([one.diagnosis for one in studies])
     baseline = Baseline(studies[0], times[0], data, average, gap, rule, config.neighbors)
     result = _make_comparison(studies, times, baseline, config.shown_images)
+    if config.structure:
+        photos = {row.name: row.image for row in result.panel_rows}
+        result = replace(result, structures=compare_structures(studies, data, photos, config.masks))
     meter.finish()
     return result
 

@@ -16,6 +16,7 @@ from clearvit.comparison.comparison_table import TIMES, block_range, percent, ta
 from clearvit.comparison.norm_rule import NormRule
 from clearvit.comparison.pca_panels import cells_png, pca_figure
 from clearvit.comparison.reference import FEW
+from clearvit.comparison.structures import structure_section
 from clearvit.files import replace_json
 from clearvit.report.chart import MARKERS, new_chart, series_colors, style_axes
 from clearvit.report.elements import (
@@ -55,7 +56,10 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 def comparison_sections(comparison: Comparison) -> list[Section]:
     """Give the sections of the page."""
-    sections = [_table(comparison), _panels(comparison), _norms(comparison), _methods(comparison)]
+    sections = [_table(comparison), _panels(comparison), _norms(comparison)]
+    if comparison.structures is not None:
+        sections.append(structure_section(comparison.structures))
+    sections.append(_methods(comparison))
     return [section for section in sections if section is not None]
 
 

@@ -53,6 +53,19 @@ class CompareConfig(Options):
     shown_images: int = option(
         4, "Images drawn with the tokens of every model.", panel="Measures", minimum=0
     )
+    structure: bool = option(
+        False,
+        "Also measure and draw how patches relate to each other: self-similarity, smoothness,"
+        " separation of foreground and background, corners.",
+        panel="Measures",
+    )
+    masks: Path | None = option(
+        None,
+        "Folder of masks (PNG) named as the images, to measure the separation of their classes"
+        " with --structure.",
+        panel="Measures",
+        shown="none",
+    )
     quick: bool = option(
         False,
         "Use at most 16 images, 4 of them in a reference of 50 views, 64 labeled images and 5"

@@ -225,6 +225,8 @@ def _where(diagnosis: Diagnosis) -> Section:
             caption=_positions_caption(diagnosis),
         )
     )
+    if diagnosis.structure is not None:
+        elements.append(Paragraph(f"Of the example images: {diagnosis.structure}", faint=True))
     return Section("Where they sit" if flagged else "On the grid", tuple(elements))
 
 

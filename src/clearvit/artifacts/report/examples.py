@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from clearvit.artifacts.outliers import relative_norms
 from clearvit.artifacts.report.look import observe
@@ -33,12 +34,14 @@ class ExampleImage:
         photo: The part of it that the backbone sees, (height, width, 3) uint8.
         aspect: Height / width of that part, undistorted.
         colors: Final tokens as colors, (H, W, 3) in 0..1; one basis for all examples.
+        map: Final tokens, (C, H, W).
     """
 
     name: str
     photo: NDArray[np.uint8]
     aspect: float
     colors: NDArray[np.float64]
+    map: Tensor
 
 
 def pick_examples(
@@ -69,6 +72,7 @@ def pick_examples(
             photo=_small(one.photo),
             aspect=one.aspect,
             colors=pca.apply(one.map.permute(1, 2, 0)).numpy(),
+            map=one.map,
         )
         for one in seen
     )
