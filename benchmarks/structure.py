@@ -171,8 +171,8 @@ def page(content: dict[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     for name in MEASURES:
-        (found, chance), (right, count) = correlate(content, name), predict_signs(content, name)
-        lines.append(f"| {name} | {found:+.2f} | {chance:.3f} | {right} of {count} |")
+        (found, p_value), (right, count) = correlate(content, name), predict_signs(content, name)
+        lines.append(f"| {name} | {found:+.2f} | {p_value:.3f} | {right} of {count} |")
     notes = OUT.with_suffix(".notes.md")
     if notes.exists():
         lines += ["", notes.read_text("utf-8").rstrip()]
