@@ -9,7 +9,8 @@ from .backbones.tokens import Tokens
 from .benchmarking.bench import bench
 from .benchmarking.config import BenchConfig
 from .comparison.compare import compare
-from .comparison.config import CompareConfig
+from .comparison.config import CompareConfig, CurveConfig
+from .comparison.curves import curve
 from .cures.config import CureConfig
 from .cures.cure import cure
 from .cures.results.cure_file import apply
@@ -40,6 +41,7 @@ __all__ = [
     "ClearvitError",
     "CompareConfig",
     "CureConfig",
+    "CurveConfig",
     "DiagnoseConfig",
     "Diagnosis",
     "DiscoverConfig",
@@ -61,6 +63,7 @@ __all__ = [
     "bench",
     "compare",
     "cure",
+    "curve",
     "denoise",
     "diagnose",
     "discover",

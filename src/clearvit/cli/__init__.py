@@ -11,8 +11,8 @@ from clearvit.cli.failures import describe_failure, write_log
 
 VERBS = (
     *("diagnose", "look", "microscope", "tokens", "cure", "prune", "export"),
-    *("discover", "segment", "index", "search", "explain", "evaluate", "compare", "bench"),
-    *("report", "demo"),
+    *("discover", "segment", "index", "search", "explain", "evaluate", "compare", "curve"),
+    *("bench", "report", "demo"),
 )
 for _verb in VERBS:
     importlib.import_module(f"clearvit.cli.{_verb}_command")  # which adds it to the app

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from clearvit.options import Options, Size, option
+from clearvit.options import Options, Precision, Size, option, precision_option, size_option
+
+CurveOver = Literal["views", "registers"]
 
 QUICK = {"limit": 16, "reference_images": 4, "views": 50, "labeled_limit": 64, "rounds": 5}
 
@@ -84,3 +87,26 @@ class CompareConfig(Options):
             return self
         lowered = {name: min(getattr(self, name), most) for name, most in QUICK.items()}
         return replace(self, **lowered)
+
+
+@dataclass(frozen=True)
+class CurveConfig(Options):
+    """What a curve runs over."""
+
+    over: CurveOver = option(
+        "views",
+        "What the curve runs over: the number of 'views' that are averaged, or the number of"
+        " 'registers' that a cure adds, which trains one model for each.",
+    )
+    counts: tuple[int, ...] = option(
+        (),
+        "Numbers of views or registers, such as 1,4,16.",
+        minimum=0,
+        maximum=4096,
+        shown="1,2,4,8,16,32 views; 0,1,2,4,8,16 registers",
+    )
+    size: int | Size | None = size_option()
+    limit: int = option(16, "Images at most, spread evenly over those given.", minimum=2)
+    epochs: int = option(2, "Epochs of each cure, with --over registers.", minimum=1)
+    precision: Precision = precision_option()
+    seed: int = option(0, "Seed of views and trainings.", minimum=0)
