@@ -19,6 +19,8 @@ from .discovery.discover import discover
 from .errors import ClearvitError, ImageError, ModelError, OptionError, StoreError, TrainingError
 from .evaluation.config import EvaluateConfig
 from .evaluation.evaluate import evaluate
+from .finetuning.config import FinetuneConfig
+from .finetuning.metric_learning import finetune
 from .formats.export import export
 from .microscopy.config import MicroscopeConfig
 from .microscopy.microscope_page import microscope
@@ -46,6 +48,7 @@ __all__ = [
     "Diagnosis",
     "DiscoverConfig",
     "EvaluateConfig",
+    "FinetuneConfig",
     "ImageError",
     "Index",
     "IndexConfig",
@@ -69,6 +72,7 @@ __all__ = [
     "discover",
     "evaluate",
     "export",
+    "finetune",
     "load",
     "look",
     "microscope",

@@ -9,15 +9,9 @@ import torch
 import clearvit as cv
 from clearvit.cures.config import CureConfig
 from clearvit.cures.registers import fold_class_position, split_class_position, with_registers
-from clearvit.cures.trainable import (
-    add_factors,
-    linear_layers,
-    merge_factors,
-    param_groups,
-    parameters_of,
-    unfreeze,
-)
+from clearvit.cures.trainable import param_groups, parameters_of, unfreeze
 from clearvit.errors import ModelError
+from clearvit.training.low_rank import add_factors, linear_layers, merge_factors
 from tests.conftest import tiny_network
 
 PUBLISHED = ("registers", "positions", "patches", "last")

@@ -16,11 +16,15 @@ from clearvit.errors import ImageError, closest, missing_extra
 CUB_TEST = range(101, 201)
 CARS_TEST = range(99, 197)
 CARS_FILES = ("cars_annos.csv", "cars_annos.mat")
-SOP_LIST = "Ebay_test.txt"
+SOP_LIST, SOP_TRAINING = "Ebay_test.txt", "Ebay_train.txt"
 
 
 def read_retrieval(
-    folder: str | Path, *, layout: str | None = None, split: str | None = None
+    folder: str | Path,
+    *,
+    layout: str | None = None,
+    split: str | None = None,
+    training: bool = False,
 ) -> RetrievalDataset:
     """Find the gallery, the queries and the positives of a retrieval data set.
 
@@ -31,6 +35,7 @@ def read_retrieval(
         folder: The folder of the data set.
         layout: One of `LAYOUTS`; detected by its files if None.
         split: Folder of class folders to use, such as "test"; only layout "folders" has them.
+        training: Give the published training classes instead, or the training split of folders.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -38,7 +43,10 @@ def read_retrieval(
     name = layout or detect_retrieval_layout(root)
     if name not in LAYOUTS:
         raise ImageError(f"layout is '{name}'; use {', '.join(LAYOUTS)}.{closest(name, LAYOUTS)}")
-    found = _read_folders(root, split) if name == "folders" else LAYOUTS[name](root)
+    if name == "folders":
+        found = _read_folders(root, training, split)
+    else:
+        found = LAYOUTS[name](root, training)
     for path in found.images:
         if not path.is_file():
             raise ImageError(f"'{path}' is listed, but does not exist.")
@@ -60,24 +68,25 @@ def detect_retrieval_layout(root: Path) -> str:
     return "folders"
 
 
-def _read_folders(root: Path, split: str | None = None) -> RetrievalDataset:
-    """Class folders, or those of the test split where there is one."""
+def _read_folders(root: Path, training: bool, split: str | None = None) -> RetrievalDataset:
+    """Class folders, or those of the test (or training) split where there is one."""
     splits = find_label_splits(root)
-    found = read_labels(root, split=split or (splits[1] if splits else None))
+    own = splits[0 if training else 1] if splits else None
+    found = read_labels(root, split=split or own)
     return RetrievalDataset("folders", root, found.images, labels=found.labels)
 
 
-def _read_cub(root: Path) -> RetrievalDataset:
+def _read_cub(root: Path, training: bool) -> RetrievalDataset:
     paths = dict(_read_pairs(root / "images.txt"))
     classes = dict(_read_pairs(root / "image_class_labels.txt"))
     missing = next((key for key in paths if key not in classes), None)
     if missing is not None:
         raise ImageError(f"'{root / 'image_class_labels.txt'}' has no class of image {missing}.")
     rows = [(root / "images" / path, classes[key]) for key, path in paths.items()]
-    return _select_classes("cub", root, rows, CUB_TEST)
+    return _select_classes("cub", root, rows, _choose(CUB_TEST, training))
 
 
-def _read_cars(root: Path) -> RetrievalDataset:
+def _read_cars(root: Path, training: bool) -> RetrievalDataset:
     """Cars196: all 16,185 images listed in one file, or train/ and test/ with class folders."""
     if (root / CARS_FILES[0]).is_file():
         rows = _read_cars_csv(root / CARS_FILES[0])
@@ -85,7 +94,7 @@ def _read_cars(root: Path) -> RetrievalDataset:
         rows = _read_cars_mat(root / CARS_FILES[1])
     else:
         rows = _read_cars_folders(root)
-    return _select_classes("cars", root, rows, CARS_TEST)
+    return _select_classes("cars", root, rows, _choose(CARS_TEST, training))
 
 
 def _read_cars_csv(file: Path) -> list[tuple[Path, str]]:
@@ -129,15 +138,21 @@ def _read_cars_folders(root: Path) -> list[tuple[Path, str]]:
     ]
 
 
-def _read_sop(root: Path) -> RetrievalDataset:
+def _choose(test: range, training: bool) -> range:
+    """Give the test classes, or those before them, which are the training classes."""
+    return range(1, test.start) if training else test
+
+
+def _read_sop(root: Path, training: bool) -> RetrievalDataset:
     """Stanford Online Products: image_id class_id super_class_id path, with a heading."""
-    lines = read_lines(root / SOP_LIST)[1:]
+    file = root / (SOP_TRAINING if training else SOP_LIST)
+    lines = read_lines(file)[1:]
     rows = []
     for line in lines:
         parts = line.split(maxsplit=3)
         if len(parts) != 4:
-            raise ImageError(f"'{root / SOP_LIST}' holds '{line}'; four columns were expected.")
-        rows.append((_join(root / SOP_LIST, parts[3]), parts[1]))
+            raise ImageError(f"'{file}' holds '{line}'; four columns were expected.")
+        rows.append((_join(file, parts[3]), parts[1]))
     return _select_classes("sop", root, rows, None)
 
 
@@ -152,7 +167,7 @@ def _select_classes(
     kept = [(path, label) for path, label in numbers if wanted is None or label in wanted]
     if not kept:
         raise ImageError(
-            f"'{root}' has no image of the test classes of {layout}"
+            f"'{root}' has no image of these classes of {layout}"
             + (f", {wanted.start} to {wanted.stop - 1}." if wanted else ".")
         )
     paths, labels = zip(*kept, strict=True)
@@ -176,11 +191,11 @@ def _join(file: Path, name: str) -> Path:
     return file.parent / name
 
 
-LAYOUTS: dict[str, Callable[[Path], RetrievalDataset]] = {
+LAYOUTS: dict[str, Callable[[Path, bool], RetrievalDataset]] = {
     "folders": _read_folders,
     "cub": _read_cub,
     "cars": _read_cars,
     "sop": _read_sop,
-    "msls": read_msls,
-    "vpr": read_vpr,
+    "msls": lambda root, training: read_msls(root),
+    "vpr": lambda root, training: read_vpr(root),
 }

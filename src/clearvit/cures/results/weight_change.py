@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.registers import fold_class_position, with_registers
-from clearvit.cures.trainable import merge_factors
+from clearvit.training.low_rank import merge_factors
 
 STORED = torch.float16  # factors and differences are small numbers of similar size
 REGISTERS = "reg_token"

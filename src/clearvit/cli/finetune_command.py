@@ -1,0 +1,48 @@
+"""`clearvit finetune`: an embedding trained on labelled images."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from clearvit.cli.app import app
+from clearvit.cli.arguments import Model, Out, Run
+from clearvit.cli.console import next_step, show
+from clearvit.cli.generate import command
+from clearvit.finetuning.config import FinetuneConfig
+from clearvit.progress import is_main_process
+
+LabelledImages = Annotated[
+    str,
+    typer.Argument(
+        help="A folder with one subfolder per class, or a CUB-200-2011, Cars196 or SOP folder.",
+        show_default=False,
+    ),
+]
+
+
+@command(app, "finetune")
+def finetune(
+    model: Model, images: LabelledImages, out: Out, config: FinetuneConfig, run: Run
+) -> None:
+    """Train a ViT on classes of images so that images of one class, seen or not, find each other.
+
+    Some classes are held out to choose the best epoch, and the model as it came in is a candidate.
+    The result is a plain timm model. Kill it at any moment; the same command goes on.
+
+    Example: `clearvit finetune demo cars/ --out tuned/ --size 224`
+
+    Example: `clearvit finetune demo cars/ --out tuned/ --loss proxy-anchor --unfreeze last-2`
+    """
+    from clearvit.finetuning.metric_learning import finetune
+
+    tuned = finetune(run.load(model), images, out=out, config=config)
+    if not is_main_process():
+        return
+    if run.json:
+        print(json.dumps({"out": str(out), **tuned.report.to_json()}))
+    else:
+        show(tuned.report)
+    next_step("clearvit", "index", f"dir:{out}", images, "--out", "index/")

@@ -1,0 +1,1 @@
+"""A backbone trained on labelled images, for retrieval."""

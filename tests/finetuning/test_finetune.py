@@ -1,0 +1,154 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from pytorch_metric_learning.miners import DistanceWeightedMiner
+
+import clearvit as cv
+from clearvit.backbones.load import load
+from clearvit.errors import TrainingError
+from clearvit.finetuning.metric_learning import ClassOrder
+from clearvit.finetuning.metric_losses import BOUNDARY, MARGIN, EmbeddingLoss
+from tests.conftest import tiny_network
+from tests.helpers.commands import invoke
+
+QUICK = {"size": 32, "epochs": 2, "classes": 2, "images_per_class": 2, "precision": "no"}
+
+
+def class_folders(root, classes=6, each=4, size=(48, 40)):
+    """Folders of images that share a color, with noise."""
+    rng = np.random.default_rng(0)
+    for number in range(classes):
+        color = rng.integers(30, 225, 3)
+        for image in range(each):
+            pixels = np.clip(color + rng.normal(0, 30, (*size[::-1], 3)), 0, 255).astype(np.uint8)
+            path = root / f"class{number}" / f"{image}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    return root
+
+
+def test_margin_loss_is_that_of_a_plain_loop():
+    """Wu et al., ICCV 2017: [margin + D_ap - beta]+ and [margin - D_an + beta]+, active means."""
+    torch.manual_seed(0)
+    embeddings, labels = torch.randn(12, 8), torch.arange(12) % 3
+    loss = EmbeddingLoss("margin", 3, 8)
+    found = loss(embeddings, labels, seed=5).item()
+    unit = F.normalize(embeddings, dim=1)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        anchors, positives, negatives = loss.miner(unit, labels)
+    terms = []
+    for a, p, n in zip(anchors.tolist(), positives.tolist(), negatives.tolist(), strict=True):
+        near = float((unit[a] - unit[p]).norm()) - BOUNDARY + MARGIN
+        far = BOUNDARY - float((unit[a] - unit[n]).norm()) + MARGIN
+        terms += [max(0.0, near), max(0.0, far)]
+    active = [term for term in terms if term > 0]
+    assert found == pytest.approx(sum(active) / len(active), rel=1e-4)
+
+
+def test_negatives_are_drawn_with_the_inverse_density_of_distances():
+    """q(d) ~ d^(n-2) (1 - d^2/4)^((n-3)/2), cut at 0.5; farther than 1.4 is never drawn."""
+    dims, cutoff, farthest = 16, 0.5, 1.4
+    angles = torch.linspace(0.3, 1.4, 8)
+    anchor = torch.zeros(1, dims)
+    anchor[0, 0] = 1
+    others = torch.zeros(8, dims)
+    others[:, 0], others[:, 1] = angles.cos(), angles.sin()
+    points = torch.cat([anchor, anchor, others])
+    labels = torch.tensor([0, 0, *range(1, 9)])
+    distances = (others - anchor).norm(dim=1).clamp(min=cutoff)
+    log_density = (dims - 2) * distances.log() + (dims - 3) / 2 * (1 - distances**2 / 4).log()
+    expected = torch.where(distances < farthest, (-log_density).exp(), 0)
+    expected /= expected.sum()
+    miner = DistanceWeightedMiner(cutoff=cutoff, nonzero_loss_cutoff=farthest)
+    torch.manual_seed(0)
+    drawn = torch.cat([miner(points, labels)[2] for _ in range(4000)]) - 2
+    counts = torch.bincount(drawn, minlength=8).float()
+    assert torch.allclose(counts / counts.sum(), expected.float(), atol=0.03)
+
+
+def test_mining_is_a_function_of_the_seed():
+    embeddings, labels = torch.randn(12, 8), torch.arange(12) % 3
+    loss = EmbeddingLoss("margin", 3, 8)
+    assert loss(embeddings, labels, 1).item() == loss(embeddings, labels, 1).item()
+    losses = {round(loss(embeddings, labels, seed).item(), 6) for seed in range(5)}
+    assert len(losses) > 1
+
+
+@pytest.mark.parametrize("name", ["triplet", "contrastive", "multi-similarity", "proxy-anchor"])
+def test_every_loss_has_a_gradient(name):
+    embeddings = torch.randn(8, 6, requires_grad=True)
+    EmbeddingLoss(name, 4, 6)(embeddings, torch.arange(8) % 4, 0).backward()
+    assert embeddings.grad.abs().sum() > 0
+
+
+def test_batches_hold_as_many_images_of_each_class():
+    labels = tuple(i // 5 for i in range(35))
+    order = ClassOrder(32, 16, seed=1, labels=labels, per_class=4)
+    for step in range(6):
+        batch = order.images(step)
+        counts = torch.bincount(torch.tensor([labels[i] for i in batch]))
+        assert len(batch) == 16 and set(counts.tolist()) <= {0, 4}
+        assert batch == order.images(step)
+    assert order.images(0) != order.images(1)
+
+
+@pytest.mark.parametrize("unfreeze", ["low-rank", "last-2"])
+def test_a_tuned_model_is_a_plain_timm_model_that_goes_on_after_a_kill(tmp_path, unfreeze):
+    images = class_folders(tmp_path / "images")
+    backbone = load(tiny_network())
+    out = tmp_path / "out"
+    options = {**QUICK, "unfreeze": unfreeze, "keep_anyway": True, "lr": 1e-3}
+    tuned = cv.finetune(backbone, images, out=out, **options)
+    report = tuned.report
+    assert report.held_out == 2 and report.classes == 4 and len(report.epochs) == 3
+    saved = json.loads((out / "finetune.json").read_text("utf-8"))
+    assert saved["after"] == report.after and saved["options"]["loss"] == "margin"
+    photo = images / "class0" / "0.png"
+    again = cv.load(f"dir:{out}")
+    assert torch.allclose(again.tokens(photo).cls, tuned.tokens(photo).cls, atol=1e-5)
+    resumed = cv.finetune(backbone, images, out=out, **options)
+    assert torch.equal(resumed.tokens(photo).cls, tuned.tokens(photo).cls)
+
+
+def test_the_raw_model_is_a_candidate(tmp_path):
+    images = class_folders(tmp_path / "images")
+    with pytest.raises(TrainingError, match="did not help"):
+        cv.finetune(load(tiny_network()), images, out=tmp_path / "out", lr=1e-12, **QUICK)
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("classes", "each", "said"), [(1, 4, "one class"), (3, 4, "at least 4"), (5, 1, "one image")]
+)
+def test_too_little_data_is_refused_before_any_work(tmp_path, classes, each, said):
+    images = class_folders(tmp_path / "images", classes, each)
+    with pytest.raises(cv.ClearvitError, match=said):
+        cv.finetune(load(tiny_network()), images, out=tmp_path / "out", **QUICK)
+
+
+def test_published_layouts_give_their_training_classes(tmp_path):
+    from clearvit.datasets.retrieval_layouts import read_retrieval
+
+    root = class_folders(tmp_path / "cub" / "images", 4, 2).parent
+    names = sorted(p.relative_to(root / "images").as_posix() for p in root.rglob("*.png"))
+    (root / "images.txt").write_text("\n".join(f"{i} {n}" for i, n in enumerate(names)))
+    classes = {"class0": 1, "class1": 100, "class2": 101, "class3": 200}
+    rows = "\n".join(f"{i} {classes[n.split('/')[0]]}" for i, n in enumerate(names))
+    (root / "image_class_labels.txt").write_text(rows)
+    assert set(read_retrieval(root, training=True).labels) == {1, 100}
+    assert set(read_retrieval(root).labels) == {101, 200}
+
+
+def test_the_command_names_the_next_step(tmp_path):
+    images = class_folders(tmp_path / "images", 4, 4)
+    flags = ("--size", "28", "--epochs", "1", "--classes", "2", "--images-per-class", "2")
+    done = invoke(
+        "finetune", "demo", str(images), "-o", str(tmp_path / "o"), *flags, "--keep-anyway"
+    )
+    assert done.exit_code == 0, done.output
+    assert "held-out classes" in done.output and "clearvit index" in done.output
