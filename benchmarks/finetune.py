@@ -5,8 +5,8 @@
 
 The classes of cars are split in two halves by their order (even and odd); a model is trained on one
 half (a fifth of its classes chooses the epoch) and searched on the other, before and after, by
-class token and re-ranked by 49 patches (symmetric Chamfer, weight chosen by the gate). Differences are
-paired over queries, with 95 % intervals over classes. Writes benchmarks/results/finetune.json.
+class token and re-ranked by 49 patches (symmetric Chamfer, weight chosen by the gate). Differences
+are paired over queries, with 95 % intervals. Writes benchmarks/results/finetune.json.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def page(content: dict[str, Any]) -> str:
         "# Metric learning: classes that were never seen",
         "",
         f"{content['date']}: `{content['command']}`. Cars: 15 classes to train (three of them"
-        " choose the epoch), 15 others to search, 12 images each, 224 px; low-rank changes, 10 epochs at"
-        " most. In brackets the paired difference with its 95 % interval.",
+        " choose the epoch), 15 others to search, 12 images each, 224 px; low-rank changes, 10"
+        " epochs at most. In brackets the paired difference with its 95 % interval.",
         "",
         "| model | loss | ranked by | metric | raw | finetuned | CPU minutes, epoch |",
         "|---|---|---|---|---|---|---|",
