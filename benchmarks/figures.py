@@ -34,6 +34,7 @@ from clearvit.report.pca import PCA
 DOCS = Path(__file__).parents[1] / "docs"
 SUBJECT = "chelsea"  # a cat with a plain background
 FINE_SUBJECTS = ("chelsea", "coffee", "rocket")
+HERO_SUBJECTS, HERO_BLOCK = ("chelsea", "rocket"), 10  # block from 0, where norms stand out
 
 
 def main() -> None:
@@ -158,6 +159,33 @@ def denoise(out: Path, size: int) -> None:
     save_figure(figure, out, overwrite=True)
 
 
+def hero(out: Path, size: int) -> None:
+    """Raw and fine tokens as colors, and norms inside the network before and after the cure."""
+    raw, cured = cv.load("demo", size=size), cv.load("demo", cure=True, size=size)
+    rows = []
+    for name in HERO_SUBJECTS:
+        image = read_image(next(path for path in packaged_photos() if path.stem == name))
+        shape = image.height / image.width
+        with torch.autocast("cpu", torch.bfloat16):
+            plain = raw.tokens(image)
+            fine = cv.denoise(raw, image, views=32, scale=4, batch=8)
+            norms = [
+                model.tokens(image, layers=[HERO_BLOCK], norm=False).layers[HERO_BLOCK].norms[0]
+                for model in (raw, cured)
+            ]
+        basis = PCA.fit_foreground(fine.map[0])
+        maps = [(one / one.median()).float().reshape(plain.grid).numpy() for one in norms]
+        panels = [Panel("photo", image=np.asarray(image))]
+        for title, tokens in (("tokens, one pass", plain), ("clean and 4 x finer", fine)):
+            cells = colors(tokens.patches[0], tokens.grid, basis)
+            panels.append(Panel(title, cells, aspect=shape))
+        for title, map_ in zip(("norms, raw", "norms, cured"), maps, strict=True):
+            note = f"largest {map_.max():.1f} x median"
+            panels.append(Panel(title, values=map_, note=note, limits=(0.5, 3.0), aspect=shape))
+        rows.append(panels)
+    save_figure(draw_panels(rows), out, overwrite=True)
+
+
 def heated(title: str, values: Tensor, label: str, shape: float) -> Panel:
     return Panel(title, None, values.numpy(), aspect=shape, label=label)
 
@@ -278,6 +306,7 @@ FIGURES: dict[str, Callable[[Path, int], None]] = {
     "diagnose": diagnose,
     "retrieval": retrieval,
     "denoise": denoise,
+    "hero": hero,
     "export": export,
     "bench": bench,
     "evaluate": evaluate,
