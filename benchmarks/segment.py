@@ -64,10 +64,7 @@ class Voc:
         self.splits = {n: read_masks(options.data / "voc", split=n) for n in ("train", "val")}
         self.work = options.work
         self.models = {"raw": cv.load("demo"), "cured": cv.load("demo", cure=True)}
-        for name, model in self.models.items():
-            self.models[name] = use_whole_image(model)
-            for split in self.splits.values():
-                extract(self.work / name, split, [ONE, FINE, LARGER], self.models[name], SIZE)
+        self.models = {name: use_whole_image(model) for name, model in self.models.items()}
         self.tested = range(0, len(self.splits["val"]), 2)
         self.present = [set(np.unique(self.mask("train", i))) for i in range(len(self.split()))]
 
@@ -86,10 +83,11 @@ class Voc:
         return resize_evaluated(table[found.read(index)])
 
     def features(self, kind: str, split: str) -> Any:
-        """Features of one row of the table."""
+        """Features of one row of the table, computed when they are first asked for."""
         model, recipe, _ = FEATURES[kind]
-        args = (self.work / model, self.splits[split], recipe, self.models[model], SIZE, {})
-        return stored_features(*args)
+        work, found, backbone = self.work / model, self.splits[split], self.models[model]
+        extract(work, found, [recipe], backbone, SIZE)
+        return stored_features(work, found, recipe, backbone, SIZE, {})
 
     @cache  # noqa: B019
     def image(self, split: str, index: int) -> Any:

@@ -41,7 +41,7 @@ from clearvit.views.guidance import denormalize
 
 FINER = 2  # the scale that is tried where none is given
 DECIDING = ("method", "unlabelled", "scale", "views", "refine", "size")  # options
-VERSION = "1"  # of the fit; another one makes masks again
+VERSION = "2"  # of the fit; another one makes masks again
 
 
 def key_of(backbone: Backbone, examples: Examples, config: SegmentConfig) -> str:
