@@ -23,11 +23,12 @@ from scipy.ndimage import distance_transform_edt, maximum_filter
 import clearvit as cv
 from clearvit.datasets.masks import read_masks
 from clearvit.datasets.splits import load_image
-from clearvit.files import write_json
+from clearvit.files import read_json, write_json
 from clearvit.probes.features import use_whole_image
 from clearvit.probes.metrics import segmentation_counts
 from clearvit.segmentation.annotations.drawing import draw_stroke
 from clearvit.segmentation.class_maps import enlarge, map_classes, measure_confidence, sharpen
+from clearvit.segmentation.fit_examples import PARTS
 from clearvit.segmentation.method_choice import (
     Candidate,
     Item,
@@ -37,7 +38,7 @@ from clearvit.segmentation.method_choice import (
     plan_items,
     resize_evaluated,
 )
-from clearvit.segmentation.patch_classifiers import METHODS, fit_classifier
+from clearvit.segmentation.patch_classifiers import METHODS, fit_classifier, mix
 from clearvit.segmentation.patch_sets import collect, split_halves
 from data import DATA, data_path
 from view_features import Recipe, extract, stored_features
@@ -127,14 +128,17 @@ def measure(voc: Voc, kind: str, classify: Any) -> dict[str, Any]:
 
 
 def run_methods(voc: Voc) -> list[dict[str, Any]]:
-    rows = []
+    rows = measured("methods")
+    done = {(row["shots"], row["seed"], row["features"], row["method"]) for row in rows}
     for shots in SHOTS:
         for seed in range(DRAWS):
             chosen = voc.draw(shots, seed)
             items = [(i, partial(voc.mask, "train")) for i in chosen]
             for kind in FEATURES:
-                data = collect(voc.features(kind, "train"), items, K)
-                for method in METHODS if kind in ("raw", "fine, cured") else METHODS[:1]:
+                methods = METHODS if kind in ("raw", "fine, cured") else ("probe",)
+                missing = [m for m in methods if (shots, seed, kind, m) not in done]
+                data = collect(voc.features(kind, "train"), items, K) if missing else None
+                for method in missing:
                     found = measure(voc, kind, fit_classifier(method, data))
                     case = {"shots": shots, "seed": seed, "features": kind, "method": method}
                     rows.append({**case, "examples": len(chosen), **found})
@@ -154,19 +158,26 @@ def run_auto(voc: Voc, kind: str = "raw") -> list[dict[str, Any]]:
     """What `method="auto"` chooses from the examples alone."""
     rows, features = [], voc.features(kind, "train")
     for shots in SHOTS:
-        for seed in range(DRAWS):
+        for seed in range(DRAWS if shots < 20 else 3):
             chosen = voc.draw(shots, seed)
             counts = [np.bincount(m[m >= 0], minlength=K) for m in _masks(voc, chosen)]
             items = plan_items(_Pixels(counts))  # type: ignore[arg-type]
             data = collect(features, [(chosen[i.index], _reader(voc, i)) for i in items], K)
 
+            @cache
+            def fit(method: Any, held_out: Any, data: Any = data) -> Any:
+                if method == "mixed":
+                    parts = [fit(one, held_out) for one in PARTS]
+                    return mix(*parts, data.without(held_out))
+                return fit_classifier(method, data.without(held_out))
+
             def count(
-                candidate: Candidate, items: Any = items, data: Any = data, chosen: Any = chosen
+                candidate: Candidate, items: Any = items, fit: Any = fit, chosen: Any = chosen
             ) -> Any:
                 found = np.zeros((len(items), 3 * K))
                 for fold in {item.fold for item in items}:
-                    held_out = [n for n, item in enumerate(items) if item.fold == fold]
-                    classify = fit_classifier(candidate.method, data.without(held_out))
+                    held_out = tuple(n for n, item in enumerate(items) if item.fold == fold)
+                    classify = fit(candidate.method, held_out)
                     for n in held_out:
                         index = chosen[items[n].index]
                         maps = map_classes(classify, features.patches([index])[0], features.grid)
@@ -206,7 +217,7 @@ def run_strokes(voc: Voc, kind: str = "fine, cured") -> list[dict[str, Any]]:
                 if labels == "strokes":
                     read = partial(strokes_of, voc)  # type: ignore[assignment]
                 data = collect(features, [(i, read) for i in chosen], K)
-                found = measure(voc, kind, fit_classifier("probe", data))
+                found = measure(voc, kind, fit_classifier("mixed", data))
                 rows.append({"shots": shots, "seed": seed, "labels": labels, **found})
             save("strokes", rows)
     return rows
@@ -236,6 +247,12 @@ def strokes_of(voc: Voc, index: int) -> Any:
             points = [[x0 + 0.5, y0 + 0.5], [x1 + 0.5, y1 + 0.5]]
             drawn[draw_stroke(points, RADIUS, mask.shape) & region] = place
     return drawn
+
+
+def measured(part: str) -> list[dict[str, Any]]:
+    """Rows of an earlier run, which are not measured again."""
+    path = OUT / f"segment-{part}.json"
+    return read_json(path)["rows"] if path.exists() else []
 
 
 def save(part: str, rows: list[dict[str, Any]]) -> None:

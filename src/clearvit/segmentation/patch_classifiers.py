@@ -104,9 +104,7 @@ def fit_classifier(method: Method, data: PatchSet, *, seed: int = 0) -> PatchCla
     classes = data.patches.labels.shape[1]
     if method == "mixed":
         probe, prototypes = (fit_classifier(m, data, seed=seed) for m in ("probe", "prototypes"))
-        few = data.examples_per_class()
-        share = {"share": torch.tensor(few / (few + PRIOR))}
-        return PatchClassifier(method, classes, {**probe.tensors, **prototypes.tensors, **share})
+        return mix(probe, prototypes, data)
     if method == "probe":
         batches = _cell_batches(data.cells, seed)
         head = train_head(batches, classes=classes, steps=STEPS, lr=FAST_LR, seed=seed)
@@ -123,6 +121,14 @@ def fit_classifier(method: Method, data: PatchSet, *, seed: int = 0) -> PatchCla
     labels = labels / labels.sum(1, keepdim=True)
     knn = fit_knn(tokens, labels, classes=classes, k=NEIGHBORS, temperature=TEMPERATURE)
     return PatchClassifier(method, classes, {"mean": mean, "bank": knn.bank, "labels": knn.labels})
+
+
+def mix(probe: PatchClassifier, prototypes: PatchClassifier, data: PatchSet) -> PatchClassifier:
+    """Average a probe and prototypes that were fitted to the same data."""
+    few = data.examples_per_class()
+    share = {"share": torch.tensor(few / (few + PRIOR))}
+    tensors = {**probe.tensors, **prototypes.tensors, **share}
+    return PatchClassifier("mixed", probe.classes, tensors)
 
 
 def _prototypes(unit: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
