@@ -63,7 +63,7 @@ class Voc:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.splits = {n: read_masks(options.data / "voc", split=n) for n in ("train", "val")}
-        self.work = options.work
+        self.work, self.shots, self.kinds = options.work, options.shots, options.features
         self.models = {"raw": cv.load("demo"), "cured": cv.load("demo", cure=True)}
         self.models = {name: use_whole_image(model) for name, model in self.models.items()}
         self.tested = range(0, len(self.splits["val"]), 2)
@@ -130,11 +130,11 @@ def measure(voc: Voc, kind: str, classify: Any) -> dict[str, Any]:
 def run_methods(voc: Voc) -> list[dict[str, Any]]:
     rows = measured("methods")
     done = {(row["shots"], row["seed"], row["features"], row["method"]) for row in rows}
-    for shots in SHOTS:
+    for shots in voc.shots:
         for seed in range(DRAWS):
             chosen = voc.draw(shots, seed)
             items = [(i, partial(voc.mask, "train")) for i in chosen]
-            for kind in FEATURES:
+            for kind in voc.kinds:
                 methods = METHODS if kind in ("raw", "fine, cured") else ("probe",)
                 missing = [m for m in methods if (shots, seed, kind, m) not in done]
                 data = collect(voc.features(kind, "train"), items, K) if missing else None
@@ -156,8 +156,9 @@ class _Pixels:
 
 def run_auto(voc: Voc, kind: str = "raw") -> list[dict[str, Any]]:
     """What `method="auto"` chooses from the examples alone."""
-    rows, features = [], voc.features(kind, "train")
-    for shots in SHOTS:
+    rows = [row for row in measured("auto") if row["shots"] not in voc.shots]
+    features = voc.features(kind, "train")
+    for shots in voc.shots:
         for seed in range(DRAWS if shots < 20 else 3):
             chosen = voc.draw(shots, seed)
             counts = [np.bincount(m[m >= 0], minlength=K) for m in _masks(voc, chosen)]
@@ -208,8 +209,9 @@ def _reader(voc: Voc, item: Item) -> Any:
 
 def run_strokes(voc: Voc, kind: str = "fine, cured") -> list[dict[str, Any]]:
     """Three strokes of each class of each example instead of its mask."""
-    rows, features = [], voc.features(kind, "train")
-    for shots in (1, 5):
+    rows = [row for row in measured("strokes") if row["shots"] not in voc.shots]
+    features = voc.features(kind, "train")
+    for shots in [shots for shots in voc.shots if shots < 20]:
         for seed in range(DRAWS):
             chosen = voc.draw(shots, seed)
             for labels in ("masks", "strokes"):
@@ -266,6 +268,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/segment"))
     parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--part", choices=("methods", "auto", "strokes"), default="methods")
+    parser.add_argument("--shots", type=int, nargs="+", default=SHOTS, help="some of the rows")
+    parser.add_argument("--features", nargs="+", choices=FEATURES, default=list(FEATURES))
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     if options.page:
