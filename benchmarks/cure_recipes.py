@@ -1,12 +1,13 @@
 """Short cures compared: ranks and trained parts, and recipes of training at equal time.
 
-    python benchmarks/cure_recipes.py MODEL --table ranks|recipes --work WORK [--seeds 0 1]
+    python benchmarks/cure_recipes.py MODEL --table ranks --work WORK [--seeds 0 1]
     python benchmarks/cure_recipes.py --page    # docs/results/cure_recipes.md
 
-Every 20th photo is held out of everything; of the others PHOTOS are cured on. "ranks" are judged
-on test images, since nothing is chosen among them; "recipes" on labelled images that train no
-probe, for a choice. Distance gone: of the cosine distance to ten half-patch views on the photos
-held out. Each cure runs in a process of its own, whose peak memory and CPU time count. WORK keeps
+Tables: "ranks", "classifiers" (of models with a head, whose top-1 is measured) and "recipes". Every
+20th photo is held out of everything; of the others PHOTOS are cured on. "recipes" are judged on
+labelled images that train no probe, for a choice; the others on test images, since nothing is
+chosen among them. Distance gone: of the cosine distance to ten half-patch views on the photos held
+out. Each cure runs in a process of its own, whose peak memory and CPU time count. WORK keeps
 finished rows: the same command goes on.
 """
 
@@ -54,6 +55,11 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
         "all weights": {"unfreeze": ("all",)},
         "PH-Reg's parts": {"unfreeze": PUBLISHED, "lr": 1e-4, "lr_scale": ONE_RATE},
     },
+    "classifiers": {
+        "class weight 1 (default)": {},
+        "class weight 4": {"class_weight": 4.0},
+        "no class weight": {"class_weight": 0.0},
+    },
     "recipes": {
         "default": {},
         "rate to zero": {"lr_end": 1e-9},
@@ -81,7 +87,7 @@ def main() -> None:
     if options.one:
         return train_one(options, work)
     raw = cv.load(find_model(options.model), size=options.size)
-    part = "report" if options.table == "ranks" else "choice"
+    part = "choice" if options.table == "recipes" else "report"
     splits = splits_of(options.data, part, (options.labelled, options.tested))
     rows = TABLES[options.table]
     rows = {name: rows[name] for name in options.rows or rows}

@@ -53,9 +53,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for refine in ("none", "image"):
             model = fit(backbone, split, refine, Path(folder) / refine)
-            ratios = ratios_of(backbone, split, model, options, Path(folder) / refine)
+            ratios, seconds = ratios_of(backbone, split, model, options, Path(folder) / refine)
             found = bootstrap(ratios)
-            rows.append({"refine": refine, "ratio": [found.mean, found.low, found.high]})
+            row = {"refine": refine, "ratio": [found.mean, found.low, found.high]}
+            rows.append({**row, "CPU s per image": seconds})
             print(rows[-1], flush=True)
         model = Path(folder) / "none" / "fitted"
         memory = [peak_of(count, model, options) for count in options.memory]
@@ -94,8 +95,8 @@ def fit(backbone: cv.Backbone, split: Any, refine: str, folder: Path) -> Path:
 
 def ratios_of(
     backbone: cv.Backbone, split: Any, model: Path, options: argparse.Namespace, folder: Path
-) -> list[float]:
-    """CPU time of masks, round by round, as a ratio to extraction of the same tokens."""
+) -> tuple[list[float], float]:
+    """CPU time of masks as a ratio to that of the same tokens, round by round; and per image."""
     images = [str(path) for path in split.images[: options.images]]
     plain = cv.segmentation.load_segmenter(model).prepare(backbone)
     number = iter(range(1000))
@@ -108,7 +109,8 @@ def ratios_of(
         segment(backbone, images, model, folder / f"masks-{next(number)}")
 
     times = time_interleaved([extract, masks], rounds=options.rounds, clock=time.process_time)
-    return [two / one for one, two in zip(*times, strict=True)]
+    ratios = [two / one for one, two in zip(*times, strict=True)]
+    return ratios, float(np.median(times[1])) / options.images
 
 
 def segment(backbone: cv.Backbone, images: Any, model: Path, out: Path) -> None:

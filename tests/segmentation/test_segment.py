@@ -239,6 +239,8 @@ def test_wrong_calls_are_one_sentence(tiny, place):
     (place / "empty").mkdir()
     with pytest.raises(ImageError, match="holds no labels"):
         run(tiny, place, examples=place / "empty")
+    with pytest.raises(ImageError, match="no images"):
+        cv.segment(tiny, place / "empty", examples=place / "examples", **FAST)
     (place / "full").mkdir()
     (place / "full/thesis.tex").write_text("years of work")
     with pytest.raises(StoreError, match="not empty"):
