@@ -139,8 +139,8 @@ class Trial:
         data = self._patch_set(scale)
         data = data.without(held_out) if held_out else data
         if method == "mixed":
-            parts = (self._fit(one, scale, held_out) for one in PARTS)
-            return mix(*parts, data)
+            probe, prototypes = (self._fit(one, scale, held_out) for one in PARTS)
+            return mix(probe, prototypes, data)
         return fit_classifier(method, data)
 
     def _count(self, classify: PatchClassifier, candidate: Candidate, item: Item) -> Floats:

@@ -85,7 +85,8 @@ class ClassMaps(nn.Module):
             found = self._votes(patches).lerp(self._probe(patches), self.get_buffer("share"))
         else:
             found = self._votes(patches)
-        return found.transpose(1, 2).unflatten(2, self.grid)
+        maps: Tensor = found.transpose(1, 2).unflatten(2, self.grid)
+        return maps
 
     def _probe(self, patches: Tensor) -> Tensor:
         return F.softmax(F.linear(patches, self.get_buffer("weight"), self.get_buffer("bias")), -1)
