@@ -1,12 +1,13 @@
 """Short cures compared: ranks and trained parts, and recipes of training at equal time.
 
-    python benchmarks/cure_recipes.py MODEL --table ranks|recipes --work WORK [--seeds 0 1]
+    python benchmarks/cure_recipes.py MODEL --table ranks --work WORK [--seeds 0 1]
     python benchmarks/cure_recipes.py --page    # docs/results/cure_recipes.md
 
-Every 20th photo is held out of everything; of the others PHOTOS are cured on. "ranks" are judged
-on test images, since nothing is chosen among them; "recipes" on labelled images that train no
-probe, for a choice. Distance gone: of the cosine distance to ten half-patch views on the photos
-held out. Each cure runs in a process of its own, whose peak memory and CPU time count. WORK keeps
+Tables: "ranks", "classifiers" (of models with a head, whose top-1 is measured) and "recipes". Every
+20th photo is held out of everything; of the others PHOTOS are cured on. "recipes" are judged on
+labelled images that train no probe, for a choice; the others on test images, since nothing is
+chosen among them. Distance gone: of the cosine distance to ten half-patch views on the photos held
+out. Each cure runs in a process of its own, whose peak memory and CPU time count. WORK keeps
 finished rows: the same command goes on.
 """
 
@@ -54,6 +55,11 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
         "all weights": {"unfreeze": ("all",)},
         "PH-Reg's parts": {"unfreeze": PUBLISHED, "lr": 1e-4, "lr_scale": ONE_RATE},
     },
+    "classifiers": {
+        "class weight 1 (default)": {},
+        "class weight 4": {"class_weight": 4.0},
+        "no class weight": {"class_weight": 0.0},
+    },
     "recipes": {
         "default": {},
         "rate to zero": {"lr_end": 1e-9},
@@ -81,12 +87,13 @@ def main() -> None:
     if options.one:
         return train_one(options, work)
     raw = cv.load(find_model(options.model), size=options.size)
-    part = "report" if options.table == "ranks" else "choice"
+    part = "choice" if options.table == "recipes" else "report"
     splits = splits_of(options.data, part, (options.labelled, options.tested))
     rows = TABLES[options.table]
     rows = {name: rows[name] for name in options.rows or rows}
-    counts = count_segmentation(raw, [RAW], splits, work, options.size)["raw"]
-    base = {"counts": counts, "right": judge_class_token(raw, options.data, options.size)}
+    base: dict[str, Any] = {"counts": {}, "right": judge_raw(raw, options, work)}
+    if not options.no_probes:
+        base["counts"] = count_segmentation(raw, [RAW], splits, work, options.size)["raw"]
     found = []
     for name in rows:
         runs = [finished(name, seed, options, work) for seed in options.seeds]
@@ -121,6 +128,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--labelled", type=int, default=LABELLED)
     parser.add_argument("--tested", type=int, default=TESTED)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--no-probes", action="store_true", help="measure class tokens only")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--page", action="store_true")
     return parser.parse_args()
@@ -131,6 +139,7 @@ def command(options: argparse.Namespace) -> str:
     line = f"python benchmarks/cure_recipes.py {options.model} --table {options.table}"
     numbers = f"--size {options.size} --photos {options.photos} --epochs {options.epochs}"
     numbers += f" --labelled {options.labelled} --tested {options.tested}"
+    numbers += " --no-probes" if options.no_probes else ""
     if options.rows:
         numbers += f" --rows {shlex.join(options.rows)}"
     return f"{line} {numbers} --seeds {' '.join(map(str, options.seeds))}"
@@ -241,19 +250,30 @@ def judge(
 ) -> dict[str, Any]:
     """All columns of one row: means and paired differences over seeds."""
     recipes = [Recipe(run["folder"].name, model=f"dir:{run['folder'] / 'cured'}") for run in runs]
-    size = options.size
-    counts = count_segmentation(raw, recipes, splits, work, size)
+    size, counts = options.size, {}
+    if base["counts"]:
+        counts = count_segmentation(raw, recipes, splits, work, size)
     entry: dict[str, Any] = {}
     for key in runs[0]:
         if key != "folder":
             entry[key] = [run[key] for run in runs]
-    for task in ("linear", "kNN"):
+    for task in base["counts"]:
         own = [counts[recipe.name][task][0] for recipe in recipes]
         entry[task] = compare_counts(own, base["counts"][task], splits[1].classes)
     right = [judge_kept(run["folder"], options.data, size) for run in runs]
     for task, values in base["right"].items():
         entry[task] = compare_right([one[task] for one in right], values)
     return entry
+
+
+def judge_raw(raw: cv.Backbone, options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Class tokens of the raw model, kept on disk."""
+    file = work / "class_token.npz"
+    if not file.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        np.savez(file, **judge_class_token(raw, options.data, options.size))
+    with np.load(file) as kept:
+        return {name: kept[name] for name in kept.files}
 
 
 def judge_kept(folder: Path, data: Path, size: int) -> dict[str, Any]:
@@ -268,7 +288,7 @@ def judge_kept(folder: Path, data: Path, size: int) -> dict[str, Any]:
 def raw_values(base: dict[str, Any], classes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         task: compare_counts(base["counts"][task], base["counts"][task], classes)
-        for task in ("linear", "kNN")
+        for task in base["counts"]
     }
     return found | {task: compare_right([one], one) for task, one in base["right"].items()}
 

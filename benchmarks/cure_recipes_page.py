@@ -10,14 +10,15 @@ from cured import cell
 from data import RESULTS
 
 RESULTS_JSON = Path(__file__).parent / "results"
-JUDGES = {"ranks": "test images", "recipes": "labelled images that train no probe, for a choice"}
+JUDGES = {"ranks": "test images", "classifiers": "test images"}
+JUDGES |= {"recipes": "labelled images that train no probe, for a choice"}
 FACTS = {"file MB": 1, "peak GB": 2, "CPU s per step": 2, "distance gone": 0, "class cosine": 3}
 
 
 def write_page() -> None:
     """Render every table that has been measured."""
-    files = [*RESULTS_JSON.glob("cure-ranks-*.json"), *RESULTS_JSON.glob("cure-recipes-*.json")]
-    parts = [HEAD, *(section(json.loads(path.read_text())) for path in sorted(files))]
+    files = [path for table in JUDGES for path in sorted(RESULTS_JSON.glob(f"cure-{table}-*.json"))]
+    parts = [HEAD, *(section(json.loads(path.read_text())) for path in files)]
     (RESULTS / "cure_recipes.md").write_text("\n".join(parts) + "\n")
 
 

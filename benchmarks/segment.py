@@ -23,11 +23,12 @@ from scipy.ndimage import distance_transform_edt, maximum_filter
 import clearvit as cv
 from clearvit.datasets.masks import read_masks
 from clearvit.datasets.splits import load_image
-from clearvit.files import write_json
+from clearvit.files import read_json, write_json
 from clearvit.probes.features import use_whole_image
 from clearvit.probes.metrics import segmentation_counts
 from clearvit.segmentation.annotations.drawing import draw_stroke
 from clearvit.segmentation.class_maps import enlarge, map_classes, measure_confidence, sharpen
+from clearvit.segmentation.fit_examples import PARTS
 from clearvit.segmentation.method_choice import (
     Candidate,
     Item,
@@ -37,7 +38,7 @@ from clearvit.segmentation.method_choice import (
     plan_items,
     resize_evaluated,
 )
-from clearvit.segmentation.patch_classifiers import METHODS, fit_classifier
+from clearvit.segmentation.patch_classifiers import METHODS, fit_classifier, mix
 from clearvit.segmentation.patch_sets import collect, split_halves
 from data import DATA, data_path
 from view_features import Recipe, extract, stored_features
@@ -62,12 +63,9 @@ class Voc:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.splits = {n: read_masks(options.data / "voc", split=n) for n in ("train", "val")}
-        self.work = options.work
+        self.work, self.shots, self.kinds = options.work, options.shots, options.features
         self.models = {"raw": cv.load("demo"), "cured": cv.load("demo", cure=True)}
-        for name, model in self.models.items():
-            self.models[name] = use_whole_image(model)
-            for split in self.splits.values():
-                extract(self.work / name, split, [ONE, FINE, LARGER], self.models[name], SIZE)
+        self.models = {name: use_whole_image(model) for name, model in self.models.items()}
         self.tested = range(0, len(self.splits["val"]), 2)
         self.present = [set(np.unique(self.mask("train", i))) for i in range(len(self.split()))]
 
@@ -86,10 +84,11 @@ class Voc:
         return resize_evaluated(table[found.read(index)])
 
     def features(self, kind: str, split: str) -> Any:
-        """Features of one row of the table."""
+        """Features of one row of the table, computed when they are first asked for."""
         model, recipe, _ = FEATURES[kind]
-        args = (self.work / model, self.splits[split], recipe, self.models[model], SIZE, {})
-        return stored_features(*args)
+        work, found, backbone = self.work / model, self.splits[split], self.models[model]
+        extract(work, found, [recipe], backbone, SIZE)
+        return stored_features(work, found, recipe, backbone, SIZE, {})
 
     @cache  # noqa: B019
     def image(self, split: str, index: int) -> Any:
@@ -129,14 +128,17 @@ def measure(voc: Voc, kind: str, classify: Any) -> dict[str, Any]:
 
 
 def run_methods(voc: Voc) -> list[dict[str, Any]]:
-    rows = []
-    for shots in SHOTS:
+    rows = measured("methods")
+    done = {(row["shots"], row["seed"], row["features"], row["method"]) for row in rows}
+    for shots in voc.shots:
         for seed in range(DRAWS):
             chosen = voc.draw(shots, seed)
             items = [(i, partial(voc.mask, "train")) for i in chosen]
-            for kind in FEATURES:
-                data = collect(voc.features(kind, "train"), items, K)
-                for method in METHODS if kind in ("raw", "fine, cured") else METHODS[:1]:
+            for kind in voc.kinds:
+                methods = METHODS if kind in ("raw", "fine, cured") else ("probe",)
+                missing = [m for m in methods if (shots, seed, kind, m) not in done]
+                data = collect(voc.features(kind, "train"), items, K) if missing else None
+                for method in missing:
                     found = measure(voc, kind, fit_classifier(method, data))
                     case = {"shots": shots, "seed": seed, "features": kind, "method": method}
                     rows.append({**case, "examples": len(chosen), **found})
@@ -154,21 +156,29 @@ class _Pixels:
 
 def run_auto(voc: Voc, kind: str = "raw") -> list[dict[str, Any]]:
     """What `method="auto"` chooses from the examples alone."""
-    rows, features = [], voc.features(kind, "train")
-    for shots in SHOTS:
-        for seed in range(DRAWS):
+    rows = [row for row in measured("auto") if row["shots"] not in voc.shots]
+    features = voc.features(kind, "train")
+    for shots in voc.shots:
+        for seed in range(DRAWS if shots < 20 else 3):
             chosen = voc.draw(shots, seed)
             counts = [np.bincount(m[m >= 0], minlength=K) for m in _masks(voc, chosen)]
             items = plan_items(_Pixels(counts))  # type: ignore[arg-type]
             data = collect(features, [(chosen[i.index], _reader(voc, i)) for i in items], K)
 
+            @cache
+            def fit(method: Any, held_out: Any, data: Any = data) -> Any:
+                if method == "mixed":
+                    parts = [fit(one, held_out) for one in PARTS]
+                    return mix(*parts, data.without(held_out))
+                return fit_classifier(method, data.without(held_out))
+
             def count(
-                candidate: Candidate, items: Any = items, data: Any = data, chosen: Any = chosen
+                candidate: Candidate, items: Any = items, fit: Any = fit, chosen: Any = chosen
             ) -> Any:
                 found = np.zeros((len(items), 3 * K))
                 for fold in {item.fold for item in items}:
-                    held_out = [n for n, item in enumerate(items) if item.fold == fold]
-                    classify = fit_classifier(candidate.method, data.without(held_out))
+                    held_out = tuple(n for n, item in enumerate(items) if item.fold == fold)
+                    classify = fit(candidate.method, held_out)
                     for n in held_out:
                         index = chosen[items[n].index]
                         maps = map_classes(classify, features.patches([index])[0], features.grid)
@@ -199,8 +209,9 @@ def _reader(voc: Voc, item: Item) -> Any:
 
 def run_strokes(voc: Voc, kind: str = "fine, cured") -> list[dict[str, Any]]:
     """Three strokes of each class of each example instead of its mask."""
-    rows, features = [], voc.features(kind, "train")
-    for shots in (1, 5):
+    rows = [row for row in measured("strokes") if row["shots"] not in voc.shots]
+    features = voc.features(kind, "train")
+    for shots in [shots for shots in voc.shots if shots < 20]:
         for seed in range(DRAWS):
             chosen = voc.draw(shots, seed)
             for labels in ("masks", "strokes"):
@@ -208,7 +219,7 @@ def run_strokes(voc: Voc, kind: str = "fine, cured") -> list[dict[str, Any]]:
                 if labels == "strokes":
                     read = partial(strokes_of, voc)  # type: ignore[assignment]
                 data = collect(features, [(i, read) for i in chosen], K)
-                found = measure(voc, kind, fit_classifier("probe", data))
+                found = measure(voc, kind, fit_classifier("mixed", data))
                 rows.append({"shots": shots, "seed": seed, "labels": labels, **found})
             save("strokes", rows)
     return rows
@@ -240,6 +251,12 @@ def strokes_of(voc: Voc, index: int) -> Any:
     return drawn
 
 
+def measured(part: str) -> list[dict[str, Any]]:
+    """Rows of an earlier run, which are not measured again."""
+    path = OUT / f"segment-{part}.json"
+    return read_json(path)["rows"] if path.exists() else []
+
+
 def save(part: str, rows: list[dict[str, Any]]) -> None:
     OUT.mkdir(exist_ok=True)
     content = {"date": time.strftime("%Y-%m-%d"), "size": SIZE, "part": part, "rows": rows}
@@ -251,6 +268,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("build/segment"))
     parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--part", choices=("methods", "auto", "strokes"), default="methods")
+    parser.add_argument("--shots", type=int, nargs="+", default=SHOTS, help="some of the rows")
+    parser.add_argument("--features", nargs="+", choices=FEATURES, default=list(FEATURES))
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     if options.page:

@@ -15,8 +15,8 @@ def code_of(path):
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_there_are_three_without_stored_output():
-    assert len(NOTEBOOKS) == 3
+def test_there_are_four_without_stored_output():
+    assert len(NOTEBOOKS) == 4
     for path in NOTEBOOKS:
         cells = json.loads(path.read_text("utf-8"))["cells"]
         assert not any(cell.get("outputs") for cell in cells)

@@ -11,7 +11,9 @@ import clearvit as cv
 from clearvit.cures.config import CureConfig
 from clearvit.cures.cure import cure
 from clearvit.cures.results.cure_report import CureReport
+from clearvit.demo.photos import prepare_photos
 from clearvit.errors import ImageError, ModelError, OptionError, StoreError, TrainingError
+from tests.helpers.commands import clearvit
 from tests.helpers.photos import soft_photos
 
 PUBLISHED = ("registers", "positions", "patches", "last")
@@ -239,6 +241,20 @@ def test_a_training_that_does_not_help_leaves_no_model(tiny, photos, tmp_path):
     )
     assert "train" not in seen and kept.report.after >= kept.report.before
     assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_command_that_harms_a_real_model_says_so_and_fails(demo_backbone, tmp_path):
+    """Twelve photos, 56 px, one epoch."""
+    pytest.importorskip("skimage")
+    photos = prepare_photos(tmp_path / "photos", None, parts=3).learn
+    for path in sorted(photos.iterdir())[12:]:
+        path.unlink()
+    options = ("--size", 56, "--epochs", 1, "--out", tmp_path / "out")
+    done = clearvit("cure", "demo", photos, *options)
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert "did not help, and no model was written" in said and "--keep-anyway" in said
+    assert not list((tmp_path / "out").glob("*.safetensors"))
 
 
 def test_what_it_takes_and_what_speaks_against_it_is_said_first(tiny, photos):

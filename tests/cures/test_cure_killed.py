@@ -10,6 +10,7 @@ from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
 from clearvit.cures.config import CureConfig
 from clearvit.cures.cure import cure
+from clearvit.cures.results.cure_file import FILE
 from clearvit.files import part_name
 from tests.conftest import tiny_network
 from tests.helpers.killed import Killer
@@ -17,8 +18,8 @@ from tests.helpers.launched import run_in_two_processes
 from tests.helpers.photos import soft_photos
 
 CONFIG = CureConfig(
-    unfreeze=("registers", "positions", "patches", "last"),
     registers=2,
+    rank=2,
     epochs=4,
     batch=4,
     lr=1e-3,
@@ -70,6 +71,7 @@ def test_kills_at_random_moments_change_no_bit(job, tmp_path, kills):
         found = load_file(out / "model.safetensors")
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[key], expected[key]) for key in expected)
+        assert (out / FILE).read_bytes() == (tmp_path / "whole" / FILE).read_bytes()
         assert not [path for path in out.rglob(".*.part")]
 
 

@@ -43,7 +43,7 @@ def times(folder):
     return {p.relative_to(folder).as_posix(): p.stat().st_mtime_ns for p in folder.rglob("*.png")}
 
 
-@pytest.mark.parametrize("method", ["probe", "knn", "prototypes"])
+@pytest.mark.parametrize("method", ["probe", "knn", "prototypes", "mixed"])
 def test_masks_are_nearly_right(tiny, place, method):
     masks = run(tiny, place, method=method)
     assert [bad.name for bad in masks.skipped] == ["broken.jpg"]
@@ -65,7 +65,7 @@ def test_auto_keeps_what_it_compared_and_says_why(tiny, place):
     masks = run(tiny, place, method="auto", scale=None, refine="auto")
     choice = masks.segmenter.choice
     names = [str(one) for one in choice.candidates]
-    assert names[:3] == ["probe", "knn", "prototypes"] and len(names) == 5
+    assert names[:4] == ["mixed", "probe", "knn", "prototypes"] and len(names) == 6
     assert str(choice.chosen) in names and choice.chosen.low <= choice.chosen.miou
     assert "3 examples, 3 folds" in str(choice)
     page = (place / "out/masks.html").read_text()
@@ -239,6 +239,8 @@ def test_wrong_calls_are_one_sentence(tiny, place):
     (place / "empty").mkdir()
     with pytest.raises(ImageError, match="holds no labels"):
         run(tiny, place, examples=place / "empty")
+    with pytest.raises(ImageError, match="no images"):
+        cv.segment(tiny, place / "empty", examples=place / "examples", **FAST)
     (place / "full").mkdir()
     (place / "full/thesis.tex").write_text("years of work")
     with pytest.raises(StoreError, match="not empty"):

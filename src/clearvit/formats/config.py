@@ -42,6 +42,12 @@ class ExportConfig(Options):
         panel="Output",
         shown="no",
     )
+    segmenter: str | None = option(
+        None,
+        "segmenter.json of a run of segment: an onnx or openvino graph gives its class maps too.",
+        panel="Output",
+        shown="none",
+    )
     check: int | Size | None = option(
         None,
         "Second image size at which a timm or hf copy is compared, in pixels.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.sources.runtime import READERS, RuntimeFormat
@@ -16,6 +17,9 @@ from clearvit.formats.parity import Check, Written, choose_second_size, compare
 from clearvit.formats.to_runtime import write_runtime
 from clearvit.options import with_options
 from clearvit.runs import claim_files
+
+if TYPE_CHECKING:
+    from clearvit.segmentation.segmenter import Segmenter
 
 WRITERS: dict[str, Callable[[VitBackbone, Path], Written]] = {"timm": write_timm, "hf": write_hf}
 
@@ -66,10 +70,12 @@ def export(backbone: Backbone, out: str | Path, *, config: ExportConfig) -> Expo
             f"'{backbone.name}' ({type(backbone).__name__}) is no ViT; export takes ViTs. Export"
             " the model it was made of; a grid-only backbone is saved by the library it comes from."
         )
-    chosen = backbone if config.size is None else backbone.resized(config.size)
+    chosen, segmenter = backbone if config.size is None else backbone.resized(config.size), None
+    if config.segmenter is not None:
+        chosen, segmenter = _with_segmenter(chosen, config)
     if config.format == "onnx" or config.format == "openvino":
         _refuse_options(config, "check")
-        return _export_graph(chosen, Path(out), config.format, config)
+        return _export_graph(chosen, Path(out), config.format, config, segmenter)
     _refuse_options(config, "batch", "quantize")
     return _export_weights(chosen, Path(out), config)
 
@@ -94,9 +100,20 @@ def _export_weights(chosen: VitBackbone, out: Path, config: ExportConfig) -> Exp
 
 
 def _export_graph(
-    backbone: VitBackbone, out: Path, format: RuntimeFormat, config: ExportConfig
+    backbone: VitBackbone,
+    out: Path,
+    format: RuntimeFormat,
+    config: ExportConfig,
+    segmenter: Segmenter | None,
 ) -> Exported:
-    graph = write_runtime(backbone, out, format, batch=config.batch, quantize=config.quantize)
+    graph = write_runtime(
+        backbone,
+        out,
+        format,
+        batch=config.batch,
+        quantize=config.quantize,
+        segmenter=segmenter,
+    )
     return Exported(
         path=graph.path,
         format=format,
@@ -106,6 +123,27 @@ def _export_graph(
         checks=(graph.check,),
         notes=graph.notes,
     )
+
+
+def _with_segmenter(backbone: VitBackbone, config: ExportConfig) -> tuple[VitBackbone, Segmenter]:
+    """Give the backbone as a segmenter was fitted to it, and the segmenter."""
+    from clearvit.segmentation.segmenter import load_segmenter
+
+    if config.format not in ("onnx", "openvino"):
+        raise OptionError(
+            f"format='{config.format}' cannot hold a segmenter; use onnx.", "segmenter"
+        )
+    found = load_segmenter(str(config.segmenter))
+    if config.size is not None and backbone.preprocessing.size != found.size:
+        height, width = found.size
+        raise OptionError(f"the segmenter was fitted at {height}x{width} px; omit size.", "size")
+    prepared = found.prepare(backbone)
+    if not isinstance(prepared, VitBackbone):
+        raise ModelError(
+            f"the segmenter in '{config.segmenter}' averages views of every image, which one graph"
+            " does not. Fit it with --scale 1, or on a model with a head of --scale 2."
+        )
+    return prepared, found
 
 
 def _refuse_options(config: ExportConfig, *names: str) -> None:

@@ -26,10 +26,16 @@ OPSET = 17  # the first with one operator for a layer norm; ONNX Runtime 1.13, O
 
 
 class Graph(nn.Module):
-    """The forward pass of a backbone at one size, with the outputs that `facts` names."""
+    """The forward pass of a backbone at one size, with the outputs that `facts` names.
 
-    def __init__(self, backbone: VitBackbone, facts: GraphFacts) -> None:
+    A head, if there is one, maps the patch tokens (B, N, C) to class maps (B, K, H, W).
+    """
+
+    def __init__(
+        self, backbone: VitBackbone, facts: GraphFacts, head: nn.Module | None = None
+    ) -> None:
         super().__init__()
+        self.original, self.head = backbone, head
         self.backbone, self.outputs = fix_positions(backbone, facts.size), facts.outputs
         self.network = backbone.network  # registered here, so that weights are known as such
         self.predictors = getattr(backbone, "predictors", None)
@@ -40,6 +46,7 @@ class Graph(nn.Module):
         tokens = self.backbone.forward(pixels)
         optional = {PREFIX: tokens.prefix, KEPT: tokens.kept}
         found = [optional[name] for name in self.outputs if name in optional]
+        found += [] if self.head is None else [self.head(tokens.patches)]
         return (tokens.patches, *(tensor for tensor in found if tensor is not None))
 
 
@@ -88,14 +95,14 @@ def macs_of(backbone: VitBackbone, size: Size) -> float:
     return float(counter.get_total_flops()) / 2
 
 
-def write_by_tracing(backbone: VitBackbone, facts: GraphFacts, path: Path) -> None:
+def write_by_tracing(graph: Graph, facts: GraphFacts, path: Path) -> None:
     """Write the backbone as an ONNX file by following one pass: fast, and wrong for some networks.
 
     The tracer confuses some reshapes once the number of images is open, so what it writes has to be
     checked. It follows hooks, top-k and gathers as they run.
     """
     _export(
-        backbone,
+        graph,
         facts,
         path,
         dynamic_axes=None if facts.batch else {n: {0: "batch"} for n in (PIXELS, *facts.outputs)},
@@ -104,13 +111,13 @@ def write_by_tracing(backbone: VitBackbone, facts: GraphFacts, path: Path) -> No
     )
 
 
-def write_by_export(backbone: VitBackbone, facts: GraphFacts, path: Path) -> None:
+def write_by_export(graph: Graph, facts: GraphFacts, path: Path) -> None:
     """Write the backbone as an ONNX file by `torch.export`: slower, and right for more networks."""
     if importlib.util.find_spec("onnxscript") is None:
-        raise missing_extra("onnxscript", "runtime", f"export of '{backbone.name}'")
+        raise missing_extra("onnxscript", "runtime", f"export of '{graph.original.name}'")
     batch = torch.export.Dim("batch", min=1)
     _export(
-        backbone,
+        graph,
         facts,
         path,
         dynamic_shapes=None if facts.batch else ({0: batch},),
@@ -121,15 +128,14 @@ def write_by_export(backbone: VitBackbone, facts: GraphFacts, path: Path) -> Non
     )
 
 
-def _export(backbone: VitBackbone, facts: GraphFacts, path: Path, **options: Any) -> None:
-    graph = Graph(backbone, facts).eval()
+def _export(graph: Graph, facts: GraphFacts, path: Path, **options: Any) -> None:
     pixels = torch.randn(facts.batch or 2, 3, *facts.size)
     names: dict[str, Any] = {"input_names": [PIXELS], "output_names": list(facts.outputs)}
     with torch.no_grad(), quiet():
-        torch.onnx.export(graph, (pixels,), str(path), **names, **options)
+        torch.onnx.export(graph.eval(), (pixels,), str(path), **names, **options)
 
 
-EXPORTERS: tuple[Callable[[VitBackbone, GraphFacts, Path], None], ...] = (
+EXPORTERS: tuple[Callable[[Graph, GraphFacts, Path], None], ...] = (
     write_by_tracing,
     write_by_export,
 )

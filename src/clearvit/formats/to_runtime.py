@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from clearvit.backbones.sources.runtime import (
+    CLASSES,
     CONFIG,
     FILES,
     PIXELS,
@@ -20,9 +23,12 @@ from clearvit.errors import ClearvitError, ModelError
 from clearvit.files import write_json
 from clearvit.formats.config import Quantize
 from clearvit.formats.folder import atomic_folder
-from clearvit.formats.graph import EXPORTERS, macs_of, quiet, to_float32
-from clearvit.formats.parity import Check, compare_runtime
+from clearvit.formats.graph import EXPORTERS, Graph, macs_of, quiet, to_float32
+from clearvit.formats.parity import Check, compare_runtime, synthetic_images
+from clearvit.segmentation.patch_classifiers import ClassMaps
+from clearvit.segmentation.segmenter import Segmenter
 
+CLASS_TOLERANCE = 1e-3  # of a probability
 # Ways to run a graph, in the order they are tried. OpenVINO's fused attention (2026.4) is wrong for
 # sequences of a few tokens when the number of images is fixed.
 SETTINGS: dict[RuntimeFormat, tuple[dict[str, str], ...]] = {
@@ -49,36 +55,42 @@ def write_runtime(
     *,
     batch: int | None = None,
     quantize: Quantize | None = None,
+    segmenter: Segmenter | None = None,
 ) -> WrittenGraph:
     """Write a graph and its facts to a directory, which appears once its tokens were compared."""
     _check_quantize(format, quantize)
     check_libraries(format, f"export to {format}", writing=True)
     original = to_float32(backbone)
     facts = _facts(original, format, batch)
+    head = None
+    if segmenter is not None:
+        facts = replace(facts, classes=segmenter.classes)
+        head = ClassMaps(segmenter.classifier, original.grid_of(facts.size))
     with atomic_folder(out) as folder:
-        facts, check = _write_checked(original, facts, folder)
+        facts, check = _write_checked(Graph(original, facts, head), facts, folder)
         if quantize:
             _quantize(folder / FILES[format])
             facts = replace(facts, quantize=quantize)
             check = _check(original, facts, folder)
         write_json(folder / CONFIG, facts.to_json())
-    return WrittenGraph(out, facts, check, runtime_code(out, facts), _notes(facts, check))
+    notes = _notes(facts, check)
+    if segmenter is not None and segmenter.choice.chosen.refine:
+        notes += ("masks were sharpened along the edges of the image, which the graph does not do",)
+    return WrittenGraph(out, facts, check, runtime_code(out, facts), notes)
 
 
-def _write_checked(
-    backbone: VitBackbone, facts: GraphFacts, folder: Path
-) -> tuple[GraphFacts, Check]:
+def _write_checked(graph: Graph, facts: GraphFacts, folder: Path) -> tuple[GraphFacts, Check]:
     """Write the graph by the first way whose tokens are those of the original."""
-    reasons = []
+    backbone, reasons = graph.original, []
     for exporter in EXPORTERS:
         try:
-            exporter(backbone, facts, folder / FILES["onnx"])
+            exporter(graph, facts, folder / FILES["onnx"])
             if facts.format == "openvino":
                 _convert(folder)
             for settings in SETTINGS[facts.format]:
                 tried = replace(facts, settings=settings)
                 check = _check(backbone, tried, folder)
-                if check.passed:
+                if check.passed and _same_classes(graph, tried, folder):
                     return tried, check
         except ClearvitError as error:  # a library is missing
             reasons.append(str(error))
@@ -96,6 +108,17 @@ def _write_checked(
 
 def _check(backbone: VitBackbone, facts: GraphFacts, folder: Path) -> Check:
     return compare_runtime(backbone, RuntimeBackbone(folder, facts, name=str(folder)), facts.size)
+
+
+def _same_classes(graph: Graph, facts: GraphFacts, folder: Path) -> bool:
+    """Compare the class maps of the file with those of the original, where there are any."""
+    if graph.head is None:
+        return True
+    pixels = synthetic_images(facts.size)
+    with torch.no_grad():
+        wanted = graph.head(graph.original.forward(pixels).patches)
+    found = RuntimeBackbone(folder, facts, name=str(folder)).run(pixels)[CLASSES]
+    return bool((found - wanted).abs().max() <= CLASS_TOLERANCE)
 
 
 def runtime_code(out: Path, facts: GraphFacts) -> str:

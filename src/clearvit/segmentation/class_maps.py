@@ -72,10 +72,14 @@ def enlarge(maps: Tensor, size: Size) -> NDArray[np.uint8]:
 
 
 def measure_confidence(maps: Tensor) -> float:
-    """Say how sure the classes of one image are, 0..1: the mean margin of the best over the next.
+    """Say how sure the classes of one image are, 0..1.
+
+    That is the mean margin of the best class over the next in the less certain half of the cells:
+    on training images of VOC it found the wrong masks better than the mean over all cells.
 
     Args:
         maps: Probabilities (K, H, W).
     """
     best = maps.flatten(1).topk(2, dim=0).values
-    return float((best[0] - best[1]).mean())
+    margins = (best[0] - best[1]).sort().values
+    return float(margins[: max(1, len(margins) // 2)].mean())

@@ -8,8 +8,8 @@ from typing import Literal
 from clearvit.options import Options, Size, option, size_option
 from clearvit.views.config import views_option
 
-Method = Literal["prototypes", "knn", "probe"]
-MethodOption = Literal["auto", "prototypes", "knn", "probe"]
+Method = Literal["prototypes", "knn", "probe", "mixed"]
+MethodOption = Literal["auto", "prototypes", "knn", "probe", "mixed"]
 Unlabelled = Literal["auto", "background", "ignore"]
 RefineOption = Literal["auto", "none", "image"]
 
@@ -20,8 +20,9 @@ class SegmentConfig(Options):
 
     method: MethodOption = option(
         "auto",
-        "Classifier of the patches: class prototypes, nearest labelled patches (knn) or a linear"
-        " probe; auto takes the best on held-out examples.",
+        "Classifier of the patches: class prototypes, nearest labelled patches (knn), a linear"
+        " probe, or mixed, the average of probe and prototypes; auto takes the best on held-out"
+        " examples.",
         panel="Method",
     )
     unlabelled: Unlabelled = option(

@@ -32,16 +32,22 @@ from clearvit.segmentation.method_choice import (
     plan_items,
     resize_evaluated,
 )
-from clearvit.segmentation.patch_classifiers import METHODS, PatchClassifier, fit_classifier
+from clearvit.segmentation.patch_classifiers import (
+    METHODS,
+    PatchClassifier,
+    fit_classifier,
+    mix,
+)
 from clearvit.segmentation.patch_sets import PatchSet, collect
 from clearvit.segmentation.segmenter import Segmenter, fine_backbone, make_key, plain_at
 from clearvit.shards.config import TokenConfig
 from clearvit.shards.extract import save_tokens
 from clearvit.views.guidance import denormalize
 
+PARTS: tuple[Method, Method] = ("probe", "prototypes")  # of "mixed"
 FINER = 2  # the scale that is tried where none is given
 DECIDING = ("method", "unlabelled", "scale", "views", "refine", "size")  # options
-VERSION = "1"  # of the fit; another one makes masks again
+VERSION = "2"  # of the fit; another one makes masks again
 
 
 def key_of(backbone: Backbone, examples: Examples, config: SegmentConfig) -> str:
@@ -117,17 +123,25 @@ class Trial:
         folds = sorted({item.fold for item in self.items})
         for number, fold in enumerate(folds):
             held_out = [n for n, item in enumerate(self.items) if item.fold == fold]
-            classify = self.fit(candidate, held_out)
+            classify = self.fit(candidate, tuple(held_out))
             for n in held_out:
                 rows[n] = self._count(classify, candidate, self.items[n])
             if self.progress:
                 self.progress(f"examples, {candidate}", number + 1, len(folds))
         return rows
 
-    def fit(self, candidate: Candidate, held_out: Sequence[int]) -> PatchClassifier:
+    def fit(self, candidate: Candidate, held_out: tuple[int, ...]) -> PatchClassifier:
         """Fit the method of a candidate to all items but some."""
-        data = self._patch_set(candidate.scale)
-        return fit_classifier(candidate.method, data.without(held_out) if held_out else data)
+        return self._fit(candidate.method, candidate.scale, held_out)
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - a trial lives as long as one fit
+    def _fit(self, method: Method, scale: int, held_out: tuple[int, ...]) -> PatchClassifier:
+        data = self._patch_set(scale)
+        data = data.without(held_out) if held_out else data
+        if method == "mixed":
+            probe, prototypes = (self._fit(one, scale, held_out) for one in PARTS)
+            return mix(probe, prototypes, data)
+        return fit_classifier(method, data)
 
     def _count(self, classify: PatchClassifier, candidate: Candidate, item: Item) -> Floats:
         features = self._features(candidate.scale)

@@ -48,10 +48,18 @@ class PatchSet:
     patches: Rows  # of the grid
     cells: Rows  # of a grid CELLS times as fine, between whose centers tokens are interpolated
     sampled: Tensor  # (S, C) patches of the same images, labelled or not
+    images: Tensor  # (E,) which image each example is of; one image may be two, by halves
 
     def without(self, held_out: Sequence[int]) -> PatchSet:
         """Leave the labels of some examples out."""
-        return PatchSet(self.patches.without(held_out), self.cells.without(held_out), self.sampled)
+        patches, cells = self.patches.without(held_out), self.cells.without(held_out)
+        return PatchSet(patches, cells, self.sampled, self.images)
+
+    def examples_per_class(self) -> float:
+        """Count the images that hold each class, and give the median over classes."""
+        rows = self.patches
+        found = [self.images[rows.items[part > 0]].unique() for part in rows.labels.T]
+        return float(np.median([len(images) for images in found]))
 
 
 def collect(
@@ -78,7 +86,9 @@ def collect(
             labels = (fractions * valid[:, None])[kept]
             vectors = maps[0].flatten(1).T[kept]
             rows.append(Rows(vectors, labels, torch.full((len(kept),), number)))
-    return PatchSet(join(parts[0]), join(parts[1]), _sample(features, [i for i, _ in items]))
+    images = [index for index, _ in items]
+    sampled = _sample(features, images)
+    return PatchSet(join(parts[0]), join(parts[1]), sampled, torch.tensor(images))
 
 
 def sample_rows(valid: Tensor, most: int, generator: torch.Generator) -> Tensor:

@@ -142,10 +142,9 @@ class Segmenter:
             "candidates": [_candidate_to_json(one) for one in self.choice.candidates],
             "held_out": self.choice.held_out,
         }
-        width = self.classifier.tensors[
-            "weight" if self.choice.chosen.method == "probe" else "bank"
-        ]
-        return {"format": FORMAT, **content, "width": width.shape[1], **choice}
+        tensors = self.classifier.tensors
+        width = tensors["weight" if "weight" in tensors else "bank"].shape[1]
+        return {"format": FORMAT, **content, "width": width, **choice}
 
 
 def plain_at(backbone: Backbone, size: int | Size | None) -> Backbone:

@@ -49,7 +49,8 @@ CONFIG = "runtime.json"
 FILES: dict[RuntimeFormat, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
 READERS: dict[RuntimeFormat, str] = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 LIBRARIES: dict[RuntimeFormat, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
-PIXELS, PATCHES, PREFIX, KEPT = "pixels", "patches", "prefix", "kept"  # names in the graph
+# Names in the graph.
+PIXELS, PATCHES, PREFIX, KEPT, CLASSES = "pixels", "patches", "prefix", "kept", "classes"
 VERSION = 1
 # All that OpenVINO may be told by a file: others name directories, plug-ins and log files.
 SETTINGS = {"SNIPPETS_MODE": one_of("ENABLE", "DISABLE", "IGNORE_CALLBACK")}
@@ -70,8 +71,9 @@ RULES: dict[str, Rule] = {  # of CONFIG
     "macs": either(nothing, number(0, 1e18)),
     "scale": whole(1, 16),
     "settings": table(SETTINGS, optional=SETTINGS),
+    "classes": list_of(text, 0, 255),
 }
-OPTIONAL = ("pruned", "batch", "quantize", "macs", "scale", "settings")
+OPTIONAL = ("pruned", "batch", "quantize", "macs", "scale", "settings", "classes")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -94,12 +96,14 @@ class GraphFacts:
     macs: float | None = None  # of one image
     scale: int = 1  # how many times finer than one cell per patch the grid is
     settings: Mapping[str, str] = field(default_factory=dict)  # the library needs to be right
+    classes: tuple[str, ...] = ()  # names of the K classes, if it also gives their probabilities
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of what the graph gives, in order."""
         prefix = (PREFIX,) if self.prefix_names else ()
-        return (PATCHES, *prefix, *((KEPT,) if self.pruned else ()))
+        kept, classes = (KEPT,) if self.pruned else (), (CLASSES,) if self.classes else ()
+        return (PATCHES, *prefix, *kept, *classes)
 
     def to_json(self) -> dict[str, Any]:
         """Give everything as JSON can hold it."""
@@ -153,7 +157,7 @@ class RuntimeBackbone(Backbone):
                 f" capture do not apply. Ask the model it was made of, '{self.facts.source}'."
             )
         self._check_size((pixels.shape[2], pixels.shape[3]))
-        whole = self._run(pixels.detach().cpu().float())
+        whole = self.run(pixels.detach().cpu().float())
         return Tokens(
             patches=whole[PATCHES],
             prefix=whole.get(PREFIX, torch.empty(len(pixels), 0, self.width)),
@@ -168,8 +172,8 @@ class RuntimeBackbone(Backbone):
         """How many times finer than one cell per patch the grid is."""
         return self.facts.scale
 
-    def _run(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Run any number of images, as many at a time as the graph takes."""
+    def run(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Run any number of images, as many at a time as the graph takes; outputs by name."""
         engine, step = self._engine(), self.facts.batch or len(pixels)
         parts: list[Arrays] = []
         for chunk in pixels.split(step):
@@ -191,6 +195,7 @@ class RuntimeBackbone(Backbone):
             PATCHES: (images, cells, self.width),
             PREFIX: (images, len(self.prefix_names), self.width),
             KEPT: (images, cells),
+            CLASSES: (images, len(self.facts.classes), height, width),
         }
         for name, tensor in whole.items():
             if tuple(tensor.shape) != wanted[name]:
