@@ -72,6 +72,7 @@ DYNAMICVIT: Mapping[str, Any] = {
     "mixup": 0.8,
     "cutmix": 1.0,
     "ema_decay": 0.9999,
+    "batch_statistics": True,
     "held_out": 0.0,
     "patience": None,
     "precision": "no",
@@ -217,6 +218,12 @@ class PruneConfig(Options):
     mixup: float = option(0.0, "Mixup alpha; 0 is none.", panel=TRAINING, minimum=0, hidden=True)
     cutmix: float = option(0.0, "CutMix alpha; 0 is none.", panel=TRAINING, minimum=0, hidden=True)
     ema_decay: float = ema_decay_option(0.0, hidden=True)
+    batch_statistics: bool = option(
+        False,
+        "Let batch norms (of LV-ViT's stem) use and update the statistics of each batch.",
+        panel=TRAINING,
+        hidden=True,
+    )
     overwrite: bool = option(False, "Start again where another training stands.", panel="Output")
 
     def __post_init__(self) -> None:

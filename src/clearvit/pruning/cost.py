@@ -57,11 +57,12 @@ def macs(backbone: Backbone, size: int | Size | None = None) -> Macs:
     outside = _embedding(backbone, (height, width)) + _weights(
         getattr(backbone.network, "head", None)
     )
-    dense = outside + _blocks(backbone, [patches] * backbone.depth)
+    each = _weights(getattr(backbone.network, "aux_head", None))  # LV-ViT classifies patches too
+    dense = outside + _blocks(backbone, [patches] * backbone.depth) + patches * each
     if not isinstance(backbone, PrunedBackbone):
         return Macs(dense, dense, 0.0)
     counts = [patches, *backbone.plan.counts(patches)]  # at first and after each stage
-    network = outside + _blocks(backbone, _lengths(backbone, counts))
+    network = outside + _blocks(backbone, _lengths(backbone, counts)) + counts[-1] * each
     return Macs(dense, network, _scoring(backbone, counts))
 
 
