@@ -91,6 +91,8 @@ def test_saved_models_load_again_and_give_timm_nothing_it_cannot_build(plain, tm
     loaded = cv.load(f"dir:{tmp_path / 'pruned'}")
     assert torch.equal(loaded.tokens(pixels).patches, pruned.tokens(pixels).patches)
     assert loaded.fingerprint() == pruned.fingerprint()
+    with pytest.raises(ModelError, match="timm has no lvvit_s"):
+        cv.export(plain, tmp_path / "timm", format="timm")
 
 
 def test_the_two_sizes_have_the_published_parameters_and_macs():
