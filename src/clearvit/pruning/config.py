@@ -21,7 +21,7 @@ from clearvit.training.config import (
     weight_decay_option,
 )
 
-Scorer = Literal["class", "fuse", "merge", "random"]
+Scorer = Literal["class", "fuse", "merge", "plain", "random"]
 """Which patches are kept, without training.
 
 - `class`: those the class token attends to; the others are dropped. Best for the class token.
@@ -29,6 +29,8 @@ Scorer = Literal["class", "fuse", "merge", "random"]
   where more than two fifths go at a stage, its attention alone decides. Best for maps, and nearly
   as good for the class token.
 - `merge`: similar patches are merged in pairs; none is dropped. Good for maps.
+- `plain`: regions of 2 x 2 patches with the least variance of pixels enter as one larger patch,
+  before the first block; nothing is removed later. For large images.
 - `random`: the same random positions in every image; a baseline.
 """
 Fill = Literal["similar", "delta", "mean"]
@@ -99,7 +101,7 @@ class PruneConfig(Options):
         "Blocks before which patches are removed, counted from 0.",
         panel="Pruning",
         minimum=1,
-        shown="evenly spread: 3,6,9 of 12",
+        shown="evenly spread: 3,6,9 of 12; plain always 0",
     )
     scorer: Scorer | None = option(
         None,
