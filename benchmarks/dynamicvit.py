@@ -41,7 +41,19 @@ SCORERS = ("class", "fuse", "merge", "random")
 # that forgets the start within these few steps.
 RECIPES: dict[str, dict[str, Any]] = {
     "no labels": {"epochs": 1, "warmup_epochs": 3, "finetune_epochs": 4, "unfreeze": True},
-    "labels": {"epochs": 4, "warmup_epochs": 3, "labels": "folders"},
+    "no labels, faster": {
+        "epochs": 1,
+        "warmup_epochs": 3,
+        "finetune_epochs": 6,
+        "unfreeze": True,
+        "backbone_lr_scale": 0.1,
+    },
+    "labels": {
+        "epochs": 4,
+        "warmup_epochs": 3,
+        "labels": "folders",
+        "backbone_lr_scale": 0.1,
+    },
     "published, adapted": {
         "preset": "dynamicvit",
         "epochs": 6,
@@ -50,6 +62,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "freeze_epochs": 1,
         "lr_warmup_epochs": 1,
         "ema_decay": 0.98,
+        "precision": "auto",
     },
     "published": {"preset": "dynamicvit", "epochs": 6, "batch": 32},
 }
@@ -93,7 +106,7 @@ def measure(options: argparse.Namespace) -> None:
 def train(dense: cv.Backbone, name: str, options: argparse.Namespace) -> PrunedBackbone:
     """Train a recipe, or continue or take what an earlier call trained."""
     out, clock = options.work / name.replace(", ", "-").replace(" ", "-"), time.process_time()
-    labelled = "labels" in RECIPES[name] or "preset" in RECIPES[name]
+    labelled = not name.startswith("no labels")
     photos = sorted((options.data / "photos").glob("*.jpg"))
     images: Any = class_folders(photos, options.work / "classes") if labelled else photos
     pruned = cv.prune(dense, images, out=out, keep=TRAINED_AT, **RECIPES[name])

@@ -83,7 +83,7 @@ def measure(options: argparse.Namespace) -> None:
     everything: dict[Row, cv.Backbone] = {("dense", 1.0): dense, **models}
     counts = {}
     for row, model in everything.items():
-        if row[1] not in (1.0, *options.segmented):
+        if row[1] not in (1.0, *options.segmented) or not options.segmented:
             continue
         path = options.work / f"counts-{row[0].replace(' ', '-')}-{row[1]:g}.json"
         counts[row] = np.array(once(path, partial(counts_of, model, options)))
@@ -94,6 +94,13 @@ def measure(options: argparse.Namespace) -> None:
     content = {"date": time.strftime("%Y-%m-%d"), "photos": options.photos}
     content |= {"train": options.train, "test": options.test, "rounds": options.rounds}
     content |= {"threads": options.threads, "load": times["load"]}
+    command = f"--photos {options.photos} --rounds {options.rounds}"
+    if options.segmented:
+        command += f" --train {options.train} --test {options.test} --segmented "
+        command += " ".join(map(str, options.segmented))
+    else:
+        command += " --segmented"
+    content |= {"command": f"python benchmarks/plain_regions.py --work WORK {command}"}
     content |= {"machine": f"{platform.machine()}, torch {torch.__version__}", "rows": rows}
     write_json(JSON, content)
 
@@ -230,15 +237,26 @@ def page(content: dict[str, Any]) -> str:
     for row in content["rows"]:
         cells = [row["name"], row["setting"], f"{row['gain']:.2f}"]
         if row["name"] == "dense":
-            cells += ["1", "1", "1", "-", f"{row['mIoU']:.1f}", "-", "-"]
+            cells += ["1", "1", "1", "-", percentage(row), "-", "-"]
         else:
             cells += ["{:.2f} ({:.2f} to {:.2f})".format(*row["speed"])]
             cells += [f"{row['class token']:.3f}", f"{row['map']:.3f}"]
             cells += [apart(row, "map minus fuse", ".3f")]
-            cells += [f"{row['mIoU']:.1f}" if "mIoU" in row else "-"]
+            cells += [percentage(row)]
             cells += [apart(row, f"mIoU minus {other}", ".1f") for other in ("fuse", "dense")]
         lines.append("| " + " | ".join(cells) + " |")
-    return HEAD.format(**content, table="\n".join(lines))
+    probe = "Segmentation was not measured."
+    if any("mIoU" in row for row in content["rows"]):
+        probe = (
+            "mIoU: linear probe on seven well-populated classes of VOC,"
+            f" {content['train']} labelled and {content['test']} test images, fitted and tested"
+            " with the same model."
+        )
+    return HEAD.format(**content, probe=probe, table="\n".join(lines))
+
+
+def percentage(row: dict[str, Any]) -> str:
+    return f"{row['mIoU']:.1f}" if "mIoU" in row else "-"
 
 
 def apart(row: dict[str, Any], name: str, form: str) -> str:
@@ -253,13 +271,11 @@ HEAD = """# Plain regions as larger patches
 `demo` (DINOv2 ViT-S/14) at 518 px, nothing trained. `plain` merges cells of 2 x 2 patches with the
 least variance of pixels before the first block; `fuse` and `merge` merge before blocks 3, 6 and 9;
 "smaller image" is the dense model on a smaller image, its map upsampled. All have about as many
-MACs. {date}, {machine}. Reproduce: `python benchmarks/plain_regions.py --work WORK`
+MACs. {date}, {machine}. Reproduce: `{command}`
 
-Cosines to the dense model at 518 px on {photos} photos. mIoU: linear probe on seven well-populated
-classes of VOC, {train} labelled and {test} test images, fitted and tested with the same model. In
-brackets 95 % intervals of paired differences over images. Speed: CPU time of one image in float32,
-{rounds} interleaved rounds on {threads} thread, median and range; the machine was busy (load
-{load:.0f} on two cores).
+Cosines to the dense model at 518 px on {photos} photos. {probe} In brackets 95 % intervals of
+paired differences over images. Speed: CPU time of one image in float32, {rounds} interleaved rounds
+on {threads} thread, median and range; the machine was busy (load {load:.0f} on two cores).
 
 | | setting | gain in MACs | times as fast | class token | map | map minus `fuse` | mIoU of 7, % \
 | minus `fuse` | minus dense |

@@ -143,7 +143,7 @@ class MaskedStudent(nn.Module):
 def _batch_statistics(network: nn.Module | None) -> Iterator[None]:
     """Let batch norms use and update the statistics of a batch inside the context."""
     modules = () if network is None else network.modules()
-    norms = [module for module in modules if isinstance(module, nn.BatchNorm2d)]
+    norms: list[Any] = [module for module in modules if isinstance(module, nn.BatchNorm2d)]
     counts = [norm.num_batches_tracked.clone() for norm in norms]
     for norm in norms:
         norm.train()
