@@ -110,7 +110,7 @@ def test_bad_checkpoints_are_refused(tmp_path, capsys):
         import_dynamicvit(tmp_path / "plain.safetensors")
     lv = {key: t for key, t in state.items() if not key.startswith("patch_embed.proj")}
     save_file(lv, tmp_path / "lv.safetensors")
-    with pytest.raises(ModelError, match=r"patch_embed\.proj\.weight.*LV-ViT"):
+    with pytest.raises(ModelError, match=r"patch_embed\.proj\.weight"):
         import_dynamicvit(tmp_path / "lv.safetensors")
     save_file(state | {"blocks.0.extra": torch.ones(1)}, tmp_path / "extra.safetensors")
     with pytest.raises(ModelError, match=r"unexpected blocks\.0\.extra"):

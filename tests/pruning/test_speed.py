@@ -37,7 +37,7 @@ def test_the_fraction_reaches_the_target_and_the_next_step_does_not(target, leas
         return 1 / fraction
 
     if 1 / least < target:
-        with pytest.raises(ModelError, match="cannot be reached: with one patch left"):
+        with pytest.raises(ModelError, match="cannot be reached: with the fewest patches"):
             bisect_keep(ratio, target, least=least, steps=steps)
         return
     fraction, reached = bisect_keep(ratio, target, least=least, steps=steps)

@@ -1,7 +1,7 @@
 """How to build a network again without its weights: a timm architecture and its arguments.
 
 A blueprint may come from a file of a stranger, so timm is given only arguments of a fixed list,
-each within its range, and only names of architectures that timm itself has.
+each within its range, and only names of architectures that timm itself has, or that `OWN` lists.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ ARGUMENTS: dict[str, Rule] = {  # all that timm may be told
     "swiglu_align_to": whole(0, 4096),
     "use_fc_norm": flag,
 }
+OWN = ("lvvit_s", "lvvit_m")  # architectures that clearvit has and timm has not
 SHOWN = 20  # differences between weights and network in one message
 
 
@@ -77,7 +78,8 @@ class Blueprint:
             ModelError: An argument is not in the list, or has a value that makes no network.
         """
         name = self.architecture
-        if not isinstance(name, str) or not name.isidentifier() or not timm.is_model(name):
+        known = isinstance(name, str) and name.isidentifier()
+        if not known or (self.in_timm and not timm.is_model(name)):
             raise ModelError(f"{shorten(name)} is no architecture of timm.")
         where = f"arguments of {name}"
         check_content(self.arguments, ARGUMENTS, where=where, error=ModelError, optional=ARGUMENTS)
@@ -92,9 +94,7 @@ class Blueprint:
         """Create the network with random weights, in evaluation mode, for any image size."""
         self.check()
         try:
-            network: nn.Module = timm.create_model(
-                self.architecture, pretrained=False, **{"dynamic_img_size": True, **self.arguments}
-            )
+            network = self._create({"dynamic_img_size": True, **self.arguments})
         except (AssertionError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
             raise ModelError(
                 f"timm cannot build '{self.architecture}' with these arguments: {error}."
@@ -104,6 +104,19 @@ class Blueprint:
                 if isinstance(module, nn.LayerNorm):
                     module.eps = self.epsilon
         return network.eval()
+
+    @property
+    def in_timm(self) -> bool:
+        """Whether timm alone can build the network."""
+        return self.architecture not in OWN
+
+    def _create(self, arguments: dict[str, Any]) -> nn.Module:
+        if self.in_timm:
+            network: nn.Module = timm.create_model(self.architecture, pretrained=False, **arguments)
+            return network
+        from clearvit.backbones.sources.lvvit_network import create_lvvit
+
+        return create_lvvit(self.architecture, arguments)
 
 
 def build_with(blueprint: Blueprint, state: Mapping[str, Tensor], name: str) -> nn.Module:

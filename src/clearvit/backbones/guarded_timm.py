@@ -48,7 +48,7 @@ from timm.data import (  # noqa: E402
     create_transform,
     resolve_model_data_config,
 )
-from timm.layers import Attention, AttentionRope, apply_rot_embed_cat  # noqa: E402
+from timm.layers import Attention, AttentionRope, PatchEmbed, apply_rot_embed_cat  # noqa: E402
 from timm.models.eva import Eva, EvaAttention, EvaBlock  # noqa: E402
 from timm.models.vision_transformer import Block, VisionTransformer  # noqa: E402
 
@@ -62,6 +62,7 @@ __all__ = [
     "EvaAttention",
     "EvaBlock",
     "Mixup",
+    "PatchEmbed",
     "VisionTransformer",
     "apply_rot_embed_cat",
     "create_transform",

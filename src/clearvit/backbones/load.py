@@ -17,8 +17,8 @@ from clearvit.schema import shorten
 
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 GRAMMAR = (
-    "timm:NAME, timm:hf-hub:ID, timm:local-dir:PATH, hf:ID, hf:PATH, openclip:ARCH/TAG, dir:PATH,"
-    " onnx:PATH, openvino:PATH, demo or demo-cured"
+    "timm:NAME, timm:hf-hub:ID, timm:local-dir:PATH, hf:ID, hf:PATH, openclip:ARCH/TAG,"
+    " lvvit:ARCH@FILE, dir:PATH, onnx:PATH, openvino:PATH, demo or demo-cured"
 )
 
 CURE_FILES = "clearvit.cures.results.cure_file"
@@ -38,8 +38,9 @@ def load(
 
     Args:
         name: `timm:vit_small_patch14_dinov2.lvd142m`, `hf:facebook/dinov2-base`,
-            `openclip:ViT-B-16/openai`, `dir:cured/`, `onnx:exported/`, `openvino:exported/`,
-            `demo`, `demo-cured` (with the cure that ships), or a network created by timm.
+            `openclip:ViT-B-16/openai`, `lvvit:lvvit_s@checkpoint.pth`, `dir:cured/`,
+            `onnx:exported/`, `openvino:exported/`, `demo`, `demo-cured` (with the cure that
+            ships), or a network created by timm.
         size: Default image size in pixels, one number or (height, width); else the native.
         positions: How to interpolate position embeddings; by default as the source library does.
         device: Where the weights go, such as "cuda:1"; "auto" takes a GPU if there is one. The CPU
@@ -124,7 +125,7 @@ def _from_source(name: str | nn.Module, rule: PositionRule | None) -> Backbone:
         if rule is not None:
             raise ModelError(f"'{name}' has its positions baked in; leave positions out.")
         return load_runtime(rest, "onnx" if source == "onnx" else "openvino")
-    if source in ("timm", "hf", "openclip") and rest:
+    if source in ("timm", "hf", "openclip", "lvvit") and rest:
         return _from_library(source, rest, rule)
     raise ModelError(f"{shorten(name)} is no model name. {_hint(name)}The grammar: {GRAMMAR}.")
 
@@ -152,6 +153,10 @@ def _from_library(source: str, rest: str, rule: PositionRule | None) -> Backbone
         from clearvit.backbones.sources.hf.load_hf import load_hf
 
         return load_hf(rest, rule)
+    if source == "lvvit":
+        from clearvit.backbones.sources.lvvit import load_lvvit
+
+        return load_lvvit(rest, rule)
     from clearvit.backbones.sources.openclip import load_openclip
 
     return load_openclip(rest, rule)
@@ -169,7 +174,7 @@ def _hint(name: str) -> str:
         return f"Did you mean 'hf:{name}'? "
     source, colon, rest = name.partition(":")
     if colon:
-        near = closest(source, ("timm", "hf", "openclip", "dir", "onnx", "openvino"))
+        near = closest(source, ("timm", "hf", "openclip", "lvvit", "dir", "onnx", "openvino"))
         return f"There is no source '{source}:'.{near} " if rest else "Nothing follows the prefix. "
     near = closest(name, ["demo", CURED_DEMO, *timm.list_models()])
     return near.strip() + " " if near else ""

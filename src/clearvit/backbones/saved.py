@@ -82,7 +82,8 @@ def save(backbone: VitBackbone, out: str | Path, *, kind: str = "model") -> Path
     `timm.create_model("local-dir:OUT", pretrained=True)` loads the same network without clearvit.
 
     A `NeuronBackbone`, or a backbone with steps after the final norm, gets no timm configuration:
-    timm runs the network but not the edit, so it would load silently and give other tokens. A
+    timm runs the network but not the edit, so it would load silently and give other tokens; nor
+    does an LV-ViT, which timm does not have. A
     `DenseClip` is saved as its plain network: clearvit puts the head back on, timm has plain CLIP.
     A head for fine tokens lies in a file of its own; timm loads the network without it.
 
@@ -110,7 +111,7 @@ def save(backbone: VitBackbone, out: str | Path, *, kind: str = "model") -> Path
         (folder / marker).unlink(missing_ok=True)  # of a model saved there before
     with written_whole(folder / WEIGHTS) as temporary:
         save_file(state, temporary, metadata={"format": "pt"})
-    if isinstance(plain, NeuronBackbone) or plain.output is not None:
+    if isinstance(plain, NeuronBackbone) or plain.output is not None or not blueprint.in_timm:
         (folder / TIMM_CONFIG).unlink(missing_ok=True)  # of a model saved there before
     else:
         write_json(folder / TIMM_CONFIG, _timm_config(plain, blueprint))

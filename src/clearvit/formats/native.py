@@ -30,6 +30,11 @@ RESIZES_UNASKED = ("dinov2", "dinov2_with_registers", "dinov3_vit")
 def write_timm(backbone: VitBackbone, out: Path) -> Written:
     """Write a directory for `timm.create_model("local-dir:…")`."""
     _refuse_more_than_weights(backbone)
+    if backbone.blueprint is not None and not backbone.blueprint.in_timm:
+        raise ModelError(
+            f"timm has no {backbone.blueprint.architecture}. Use cv.save, which `dir:` loads, or"
+            " format='onnx' or 'openvino'."
+        )
     folder = save(backbone, out, kind="export")
     network = timm.create_model(f"local-dir:{folder}", pretrained=True, dynamic_img_size=True)
     network.eval().to(backbone.device, backbone.dtype)

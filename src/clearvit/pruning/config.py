@@ -21,7 +21,7 @@ from clearvit.training.config import (
     weight_decay_option,
 )
 
-Scorer = Literal["class", "fuse", "merge", "random"]
+Scorer = Literal["class", "fuse", "merge", "plain", "random"]
 """Which patches are kept, without training.
 
 - `class`: those the class token attends to; the others are dropped. Best for the class token.
@@ -29,6 +29,8 @@ Scorer = Literal["class", "fuse", "merge", "random"]
   where more than two fifths go at a stage, its attention alone decides. Best for maps, and nearly
   as good for the class token.
 - `merge`: similar patches are merged in pairs; none is dropped. Good for maps.
+- `plain`: regions of 2 x 2 patches with the least variance of pixels enter as one larger patch,
+  before the first block; nothing is removed later. For large images.
 - `random`: the same random positions in every image; a baseline.
 """
 Fill = Literal["similar", "delta", "mean"]
@@ -72,6 +74,7 @@ DYNAMICVIT: Mapping[str, Any] = {
     "mixup": 0.8,
     "cutmix": 1.0,
     "ema_decay": 0.9999,
+    "batch_statistics": True,
     "held_out": 0.0,
     "patience": None,
     "precision": "no",
@@ -98,7 +101,7 @@ class PruneConfig(Options):
         "Blocks before which patches are removed, counted from 0.",
         panel="Pruning",
         minimum=1,
-        shown="evenly spread: 3,6,9 of 12",
+        shown="evenly spread: 3,6,9 of 12; plain always 0",
     )
     scorer: Scorer | None = option(
         None,
@@ -217,6 +220,12 @@ class PruneConfig(Options):
     mixup: float = option(0.0, "Mixup alpha; 0 is none.", panel=TRAINING, minimum=0, hidden=True)
     cutmix: float = option(0.0, "CutMix alpha; 0 is none.", panel=TRAINING, minimum=0, hidden=True)
     ema_decay: float = ema_decay_option(0.0, hidden=True)
+    batch_statistics: bool = option(
+        False,
+        "Let batch norms (of LV-ViT's stem) use and update the statistics of each batch.",
+        panel=TRAINING,
+        hidden=True,
+    )
     overwrite: bool = option(False, "Start again where another training stands.", panel="Output")
 
     def __post_init__(self) -> None:

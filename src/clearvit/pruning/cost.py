@@ -57,12 +57,18 @@ def macs(backbone: Backbone, size: int | Size | None = None) -> Macs:
     outside = _embedding(backbone, (height, width)) + _weights(
         getattr(backbone.network, "head", None)
     )
-    dense = outside + _blocks(backbone, [patches] * backbone.depth)
+    each = _weights(getattr(backbone.network, "aux_head", None))  # LV-ViT classifies patches too
+    dense = outside + _blocks(backbone, [patches] * backbone.depth) + patches * each
     if not isinstance(backbone, PrunedBackbone):
         return Macs(dense, dense, 0.0)
-    counts = [patches, *backbone.plan.counts(patches)]  # at first and after each stage
-    network = outside + _blocks(backbone, _lengths(backbone, counts))
-    return Macs(dense, network, _scoring(backbone, counts))
+    plan, grid = backbone.plan, (height // backbone.patch[0], width // backbone.patch[1])
+    after = [plan.plain_count(grid)] if plan.merges_input else plan.counts(patches)
+    counts = [patches, *after]  # at first and after each stage
+    network = outside + _blocks(backbone, _lengths(backbone, counts)) + counts[-1] * each
+    scoring = _scoring(backbone, counts)
+    if plan.merges_input and after[0] < patches:  # the image is embedded at half its size too
+        scoring += _embedding(backbone, (height // 2, width // 2))
+    return Macs(dense, network, scoring)
 
 
 def _lengths(backbone: PrunedBackbone, counts: list[int]) -> list[int]:

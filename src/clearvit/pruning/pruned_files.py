@@ -36,7 +36,7 @@ OPTIONS = ("keep", "stages", "scorer", "fill", "merge")
 RULES: dict[str, Rule] = {  # of MARKER; make_plan looks closer
     "format": one_of(FORMAT),
     "keep": list_of(number(0, 1), 1, 512),
-    "stages": list_of(whole(1, 511), 1, 512),
+    "stages": list_of(whole(0, 511), 1, 512),
     "scorer": either(nothing, one_of(*SCORERS)),
     "fill": one_of(*FILLS, "learned"),
     "merge": flag,

@@ -54,7 +54,7 @@ def bisect_keep(
     found = (least, ratio(least))
     if found[1] < target:
         raise ModelError(
-            f"{target:g}x cannot be reached: with one patch left after the last stage it is"
+            f"{target:g}x cannot be reached: with the fewest patches (keep {least:.3g}) it is"
             f" {found[1]:.2f}x. Prune earlier (stages=[1, ...]), or ask for less."
         )
     low, high = least, 1.0
@@ -74,6 +74,7 @@ def find_keep(
     prune_to: Callable[[float], VitBackbone],
     *,
     stages: int,
+    least: float = 0.0,
     clock: Clock = time.perf_counter,
 ) -> Speed:
     """Choose `keep` for a speed such as "2x", by timing forward passes of one image.
@@ -83,6 +84,7 @@ def find_keep(
         keep: The speed.
         prune_to: Makes the pruned model of a fraction.
         stages: How many there are; the smallest fraction leaves one patch after the last.
+        least: The smallest fraction that the scorer can keep.
         clock: Seconds; other clocks are for tests.
     """
     target, size = speed_target(keep), dense.fitting_size()
@@ -97,5 +99,5 @@ def find_keep(
         return median(speed_ratios(*time_interleaved(passes, rounds=ROUNDS, clock=clock)))
 
     with torch.no_grad():
-        fraction, reached = bisect_keep(ratio, target, least=patches ** (-1 / stages))
+        fraction, reached = bisect_keep(ratio, target, least=max(least, patches ** (-1 / stages)))
     return Speed(target, fraction, reached, size, torch.get_num_threads())

@@ -11,8 +11,18 @@ from torch import Tensor, nn
 WARMUP = 10  # updates; an average over fewer decays faster, or it would cling to the start
 
 
+def trained_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Give all that a training changes, by name: trainable weights, and buffers that move.
+
+    A module whose forward pass changes buffers lists them as `moving_buffers`.
+    """
+    weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    buffers: dict[str, Tensor] = getattr(module, "moving_buffers", {})
+    return weights | buffers
+
+
 class Ema:
-    """The moving average of the trainable weights.
+    """The moving average of the trained weights, and of buffers that move.
 
     timm's ModelEmaV3 copies the whole module, frozen teacher and all; here only what trains is
     held, under the names the state file uses, and is evaluated inside the module itself.
@@ -25,8 +35,7 @@ class Ema:
 
     def __init__(self, module: nn.Module, decay: float, *, warmup: bool = True) -> None:
         self.decay, self.warmup = decay, warmup
-        parameters = module.named_parameters() if decay else ()
-        self.trainable = {name: p for name, p in parameters if p.requires_grad}
+        self.trainable = trained_tensors(module) if decay else {}
         self.weights = {name: p.detach().clone() for name, p in self.trainable.items()}
 
     @torch.no_grad()

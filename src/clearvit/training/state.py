@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from clearvit.errors import StoreError
 from clearvit.files import written_whole
-from clearvit.training.ema import Ema
+from clearvit.training.ema import Ema, trained_tensors
 
 WEIGHTS, AVERAGES, MOMENTS = "weights/", "ema/", "optimizer/"
 
@@ -39,7 +39,7 @@ def save_state(
     path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, state: State, ema: Ema
 ) -> None:
     """Write weights, their moving average, optimizer and numbers."""
-    names = _trainable(module)
+    names = trained_tensors(module)
     tensors = {WEIGHTS + name: p for name, p in names.items()}
     tensors |= {AVERAGES + name: average for name, average in ema.weights.items()}
     for name, parameter in names.items():
@@ -52,7 +52,7 @@ def load_state(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, 
     """Restore what `save_state` wrote; without a file, the run is at its beginning."""
     if not path.exists():
         return State()
-    names = _trainable(module)
+    names = trained_tensors(module)
     tensors, metadata = _read(path)
     _copy_weights(path, names, tensors)
     for name, average in ema.weights.items():
@@ -67,16 +67,12 @@ def load_state(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, 
 
 def save_weights(path: Path, module: nn.Module) -> None:
     """Write the trainable weights, and nothing else."""
-    _write(path, {WEIGHTS + name: p for name, p in _trainable(module).items()}, {})
+    _write(path, {WEIGHTS + name: p for name, p in trained_tensors(module).items()}, {})
 
 
 def load_weights(path: Path, module: nn.Module) -> None:
     """Restore what `save_weights` wrote."""
-    _copy_weights(path, _trainable(module), _read(path)[0])
-
-
-def _trainable(module: nn.Module) -> dict[str, Tensor]:
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+    _copy_weights(path, trained_tensors(module), _read(path)[0])
 
 
 def _copy_weights(path: Path, names: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from clearvit.backbones.load import load
-from clearvit.pruning.config import PruneConfig
+from clearvit.pruning.config import DYNAMICVIT, PruneConfig
 from clearvit.pruning.prune import prune
+from clearvit.pruning.training import losses
 from clearvit.pruning.training.augmentation import seeded
 from clearvit.pruning.training.predictor_task import PredictorTask
 from clearvit.training.loop import FitConfig, lr_factor
@@ -29,19 +30,76 @@ def recipe(**changes):
     return PruneConfig.build({"preset": "dynamicvit", **changes})
 
 
+# The README's command for DeiT-S and LV-ViT (8 x 128 images), and defaults of the official script
+PUBLISHED = {
+    "epochs": 30,
+    "batch": 1024,
+    "lr": 1e-3,
+    "lr_batch": 1024,
+    "min_lr": 1e-6,
+    "schedule": "cosine",
+    "lr_warmup_epochs": 5,
+    "freeze_epochs": 5,
+    "backbone_lr_scale": 0.01,
+    "weight_decay": 0.05,
+    "clip_norm": None,
+    "ema_decay": 0.9999,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "smoothing": 0.1,
+    "augmentation": "deit",
+    "ratio_weight": 2.0,
+    "ratio_target": "image",
+    "labels": "folders",
+    "unfreeze": True,
+    "precision": "no",
+    "batch_statistics": True,
+    # what the paper has not
+    "held_out": 0.0,
+    "patience": None,
+    "warmup_epochs": 0,
+    "finetune_epochs": 0,
+}
+
+
 def test_the_recipe_is_the_published_one():
     config = recipe()
-    assert (config.epochs, config.batch, config.lr, config.min_lr) == (30, 1024, 1e-3, 1e-6)
-    assert (config.schedule, config.lr_warmup_epochs, config.freeze_epochs) == ("cosine", 5, 5)
-    assert (config.mixup, config.cutmix, config.smoothing, config.ema_decay) == (
-        0.8,
-        1.0,
-        0.1,
-        0.9999,
-    )
-    assert (config.held_out, config.patience, config.warmup_epochs) == (0, None, 0)
-    assert (config.finetune_epochs, config.clip_norm, config.weight_decay) == (0, None, 0.05)
-    assert (config.backbone_lr_scale, config.ratio_weight, config.augmentation) == (0.01, 2, "deit")
+    assert {name: getattr(config, name) for name in PUBLISHED} == PUBLISHED
+    assert set(DYNAMICVIT) == set(PUBLISHED)  # no number of the preset is left unchecked
+    weights = losses.Weights(ratio=config.ratio_weight)
+    assert (weights.labels, weights.ratio, weights.logits, weights.tokens) == (1.0, 2.0, 0.5, 0.5)
+
+
+def test_images_are_augmented_as_published(labelled):
+    task = make_task(load(tiny_network(num_classes=3)), labelled, recipe(batch=4), unfreeze=True)
+    steps = {type(step).__name__: step for step in task.transform.transforms}
+    crop, erase = steps["RandomResizedCropAndInterpolation"], steps["RandomErasing"]
+    assert (crop.scale, crop.ratio) == ((0.08, 1.0), (3 / 4, 4 / 3))
+    assert str(crop.interpolation).endswith("BICUBIC") or crop.interpolation == "bicubic"
+    assert steps["RandomHorizontalFlip"].p == 0.5
+    assert (erase.probability, erase.per_pixel, erase.max_count) == (0.25, True, 1)
+    policy = steps["RandAugment"]
+    assert policy.num_layers == 2 and {op.magnitude for op in policy.ops} == {9}
+    assert {op.magnitude_std for op in policy.ops} == {0.5}
+    mixup = task.mixup
+    assert (mixup.mixup_alpha, mixup.cutmix_alpha, mixup.label_smoothing) == (0.8, 1.0, 0.1)
+    assert (mixup.mix_prob, mixup.switch_prob, mixup.mode) == (1.0, 0.5, "batch")
+
+
+def test_embeddings_are_never_trained_and_vectors_have_no_weight_decay(labelled):
+    task = make_task(load(tiny_network(num_classes=3)), labelled, recipe(batch=4), unfreeze=True)
+    names = {id(p): name for name, p in task.student.named_parameters()}
+    trained = {}
+    for group in task.param_groups():
+        trained |= {names[id(p)]: group["weight_decay"] for p in group["params"]}
+    assert not {name for name in trained if "pos_embed" in name or "cls_token" in name}
+    for name, parameter in task.student.named_parameters():
+        if name in trained:
+            assert trained[name] == (0.05 if parameter.ndim > 1 else 0.0)
+    left = {name for name, p in task.student.named_parameters() if p.requires_grad} - set(trained)
+    assert not left
+    optimizer = torch.optim.AdamW(task.param_groups())  # as the loop makes it
+    assert optimizer.defaults["eps"] == 1e-8 and optimizer.defaults["betas"] == (0.9, 0.999)
 
 
 def test_the_learning_rate_is_that_of_the_official_code():

@@ -1,6 +1,7 @@
 """The losses of DynamicViT (Rao et al., NeurIPS 2021), and two that need no classifier.
 
-L = CE + lambda * ratio + 0.5 * KL + 0.5 * tokens with a classifier;
+L = CE + lambda * ratio + 0.5 * KL + 0.5 * tokens with a classifier; where patches are classified
+too (LV-ViT), "tokens" is the KL of their logits, and CE and KL read the class token alone;
 L = output + lambda * ratio + 0.5 * tokens without, where both distances are relative.
 """
 
@@ -66,6 +67,20 @@ def token_loss(patches: Tensor, teacher: Tensor, kept: Tensor, *, relative: bool
             a network's tokens does not change the balance with the ratio loss.
     """
     each = _squared_error(patches, teacher, relative)
+    weight = kept.to(each)
+    return (each * weight).sum() / weight.sum().clamp(min=1)
+
+
+def patch_kl(logits: Tensor, teacher: Tensor, kept: Tensor) -> Tensor:
+    """KL(teacher || student) of the patches of an LV-ViT, mean over the kept ones of a batch.
+
+    Args:
+        logits: Of the student, (B, N, K).
+        teacher: Of the dense model, (B, N, K).
+        kept: (B, N) bool. If none is kept, the loss is 0.
+    """
+    ours, theirs = (x.float().log_softmax(dim=-1) for x in (logits, teacher))
+    each = F.kl_div(ours, theirs, reduction="none", log_target=True).sum(dim=-1)
     weight = kept.to(each)
     return (each * weight).sum() / weight.sum().clamp(min=1)
 

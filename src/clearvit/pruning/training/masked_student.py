@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from clearvit.backbones.sources.lvvit_network import LvVit
 from clearvit.backbones.vit import VitBackbone
 from clearvit.pruning.config import PruneConfig
 from clearvit.pruning.modules import Predictors
@@ -54,6 +58,7 @@ class MaskedStudent(nn.Module):
         super().__init__()
         self.teacher, self.plan, self.config = teacher, plan, config
         self.logits, self.unfreeze = logits, unfreeze
+        self.moves_statistics = unfreeze and config.batch_statistics
         self.weights = losses.Weights(ratio=config.ratio_weight)
         self.backbone = teacher.around(copy.deepcopy(teacher.network), teacher.blueprint)
         self.network: nn.Module = self.backbone.network
@@ -71,14 +76,15 @@ class MaskedStudent(nn.Module):
             # several processes expect a gradient of every trainable weight
             unused = [p.sum() for p in self.network.parameters() if p.requires_grad]
             return {"loss": loss + 0 * sum(unused), "warmup": loss}
-        seen = masked_forward(
-            self.backbone,
-            self.predictors,
-            self.plan.stages,
-            batch.pixels,
-            gumbel_decide(batch.noise),
-            grad_checkpointing=self.config.grad_checkpointing,
-        )
+        with _batch_statistics(self.network if self.moves_statistics else None):
+            seen = masked_forward(
+                self.backbone,
+                self.predictors,
+                self.plan.stages,
+                batch.pixels,
+                gumbel_decide(batch.noise),
+                grad_checkpointing=self.config.grad_checkpointing,
+            )
         parts = self._parts(seen, batch)
         weights = vars(self.weights)
         total = torch.stack([weights[name] * part for name, part in parts.items()]).sum()
@@ -86,23 +92,67 @@ class MaskedStudent(nn.Module):
 
     def _parts(self, seen: Masked, batch: TrainingBatch) -> dict[str, Tensor]:
         """Losses by the names of their weights."""
-        ours = image_output(self.backbone, seen.sequence())
-        theirs, patches = teacher_outputs(self.teacher, batch.pixels)
         parts = {
-            "ratio": losses.ratio_loss(seen.decisions, self.plan.keep, self.config.ratio_target),
-            "tokens": losses.token_loss(seen.patches, patches, seen.kept, relative=not self.logits),
+            "ratio": losses.ratio_loss(seen.decisions, self.plan.keep, self.config.ratio_target)
         }
         if not self.logits:
-            return {"output": losses.relative_error(ours, theirs), **parts}
+            theirs, patches = teacher_outputs(self.teacher, batch.pixels)
+            ours = image_output(self.backbone, seen.sequence())
+            parts["output"] = losses.relative_error(ours, theirs)
+            parts["tokens"] = losses.token_loss(seen.patches, patches, seen.kept, relative=True)
+            return parts
+        ours, parts["tokens"], theirs = self._classified(seen, batch.pixels)
         parts["logits"] = losses.kl_divergence(ours, theirs)
         if batch.labels is not None:
             parts["labels"] = losses.cross_entropy(ours, batch.labels)
         return parts
 
+    def _classified(self, seen: Masked, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (B, K) of the student, the loss of its patches, logits of the teacher."""
+        network: Any = self.network
+        if not isinstance(network, LvVit):
+            theirs, patches = teacher_outputs(self.teacher, pixels)
+            ours = image_output(self.backbone, seen.sequence())
+            return ours, losses.token_loss(seen.patches, patches, seen.kept), theirs
+        with torch.no_grad():
+            found, dense = self.teacher.forward(pixels), self.teacher.network
+            theirs, patches = dense.class_logits(found.prefix), dense.patch_logits(found.patches)
+        loss = losses.patch_kl(network.patch_logits(seen.patches), patches, seen.kept)
+        return network.class_logits(seen.prefix), loss, theirs
+
+    @property
+    def moving_buffers(self) -> dict[str, Tensor]:
+        """Running statistics that the forward pass changes, by name; a resumed run needs them."""
+        if not self.moves_statistics:
+            return {}
+        return {
+            f"network.{name}.{key}": value
+            for name, module in self.network.named_modules()
+            if isinstance(module, nn.BatchNorm2d)
+            for key, value in module.named_buffers()
+            if value.is_floating_point()
+        }
+
     def pruned(self) -> PrunedBackbone:
         """Give the hard-pruned model; a frozen one shares the teacher's weights."""
         dense = self.backbone if self.unfreeze else self.teacher
         return PrunedBackbone(dense, self.plan, self.predictors)
+
+
+@contextmanager
+def _batch_statistics(network: nn.Module | None) -> Iterator[None]:
+    """Let batch norms use and update the statistics of a batch inside the context."""
+    modules = () if network is None else network.modules()
+    norms: list[Any] = [module for module in modules if isinstance(module, nn.BatchNorm2d)]
+    counts = [norm.num_batches_tracked.clone() for norm in norms]
+    for norm in norms:
+        norm.train()
+    try:
+        yield
+    finally:
+        for norm, count in zip(norms, counts, strict=True):
+            norm.eval()
+            norm.num_batches_tracked.copy_(count)  # nothing reads it, so no state file holds it
 
 
 @torch.no_grad()
