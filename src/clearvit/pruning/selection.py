@@ -108,8 +108,15 @@ def merge_tokens(x: Tensor, sizes: Tensor, choice: Choice) -> tuple[Tensor, Tens
 
 
 def gather_rows(x: Tensor, indices: Tensor) -> Tensor:
-    """Take rows (B, R) of each image, (B, T, C) -> (B, R, C)."""
-    return x.gather(1, indices[..., None].expand(-1, -1, x.shape[-1]))
+    """Take rows (B, R) of each image, (B, T, C) -> (B, R, C).
+
+    Rows of all images are numbered through, so that each is copied whole: exported graphs get one
+    plain gather instead of one that looks up every value.
+    """
+    batch, length, width = x.shape
+    first = torch.arange(batch, device=indices.device)[:, None] * length
+    rows = x.reshape(batch * length, width).index_select(0, (indices + first).flatten())
+    return rows.view(batch, indices.shape[1], width)
 
 
 def _rank(scores: Tensor) -> Tensor:
