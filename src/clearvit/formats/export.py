@@ -70,7 +70,7 @@ def export(backbone: Backbone, out: str | Path, *, config: ExportConfig) -> Expo
     if config.format == "onnx" or config.format == "openvino":
         _refuse_options(config, "check")
         return _export_graph(chosen, Path(out), config.format, config)
-    _refuse_options(config, "batch", "quantize")
+    _refuse_options(config, "batch", "quantize", "calibration")
     return _export_weights(chosen, Path(out), config)
 
 
@@ -96,7 +96,14 @@ def _export_weights(chosen: VitBackbone, out: Path, config: ExportConfig) -> Exp
 def _export_graph(
     backbone: VitBackbone, out: Path, format: RuntimeFormat, config: ExportConfig
 ) -> Exported:
-    graph = write_runtime(backbone, out, format, batch=config.batch, quantize=config.quantize)
+    graph = write_runtime(
+        backbone,
+        out,
+        format,
+        batch=config.batch,
+        quantize=config.quantize,
+        calibration=config.calibration,
+    )
     return Exported(
         path=graph.path,
         format=format,

@@ -23,7 +23,9 @@ class Choice(NamedTuple):
 
 def select_top(scores: Tensor, count: int) -> Tensor:
     """Pick the `count` highest of (B, K) and give their indices in ascending order, (B, count)."""
-    return scores.topk(count, dim=1).indices.sort(dim=1).values
+    highest = scores.topk(count, dim=1).indices
+    # not sort(), which graphs hold as a top-k of a number that is not written in the file
+    return highest.topk(count, dim=1, largest=False).values
 
 
 def assign_most_similar(key: Tensor, kept: Tensor) -> Choice:
