@@ -96,8 +96,7 @@ def main() -> None:
     if not options.page:
         for model in reversed(options.models):  # the smallest first
             measure_model(model, options)
-        if set(options.models) == set(MODELS):
-            write_json(OUT, collect(options))
+        write_json(OUT, collect(options))
     PAGE.write_text(page(read_json(OUT, cv.ModelError)))
     print(PAGE.read_text())
 
@@ -218,7 +217,8 @@ def collect(options: argparse.Namespace) -> dict[str, Any]:
     names = read_masks(options.data / "voc", split="val").classes
     rows, loads = [], this_machine()
     for model in MODELS:
-        files = {one: json.loads(file_of(model, one, options.work).read_text()) for one in RECIPES}
+        paths = {one: file_of(model, one, options.work) for one in RECIPES}
+        files = {one: json.loads(p.read_text()) for one, p in paths.items() if p.exists()}
         base = files[RECIPES[0]]
         for recipe, own in files.items():
             parts = {

@@ -137,7 +137,8 @@ def _prepare(
     classes = int(dense.network.num_classes) if logits else 0
     labels = read_labels(images, sources, config.labels, classes=classes)
     if progress:
-        output = "class scores" if logits else "tokens"
+        plain = "tokens" if dense.text is None else "image embedding and tokens"
+        output = "class scores" if logits else plain
         known = "with the labels of its folders" if labels else "without labels"
         progress("prune", 0, 0, f"note: trained {known}, to give the {output} of the dense model")
     unfreeze = labels is not None if config.unfreeze is None else config.unfreeze
