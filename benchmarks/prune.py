@@ -1,12 +1,20 @@
-"""Pruned, exported and quantized models against dense timm: speed in one interleaved run.
+"""Pruned, exported and quantized models against dense timm: speed in interleaved rounds, quality.
 
-    python benchmarks/prune.py
-    python benchmarks/prune.py --models deit --threads 1 --batches 1 --repeats 3    # a part of it
+    python benchmarks/prune.py --work WORK                                  # everything, hours
+    python benchmarks/prune.py --work WORK --models deit_ti --threads 1     # adds to the results
+    python benchmarks/prune.py --work WORK --quality                        # top-1 and cosines
+    python benchmarks/prune.py --page                                       # writes the page again
 
 Every thread count has a process of its own, in which all rows of a model and batch size take turns;
-the ratio is the median over rounds, round by round. Beside it stands the ratio of MACs. Speed does
-not depend on the values of weights: DeiT-S has random ones, DINOv2-S is the demo model. Merging is
-our own token merging with the same number of patches in every block as the pruned model.
+the ratio is the median over rounds, round by round, beside the ratio of MACs. One thread is timed
+in CPU seconds, which a busy machine disturbs less, two in wall-clock seconds. The load of the
+machine before and after stands with each column. A column that is measured again replaces the old
+one. Speed does not depend on the values of weights: DeiT-S has random ones, DINOv2-S is the demo
+model, DeiT-Ti is read from CLEARVIT_WEIGHTS if it is there.
+
+The control cuts the sequence to the same lengths without any scoring. With one block's weights for
+all blocks, which stay in the cache, the gain is that of the MACs; with own weights, which come from
+memory however short the sequence is, it is what a pruned model can reach at best.
 """
 
 from __future__ import annotations
@@ -14,14 +22,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,171 +34,175 @@ import torch
 
 import clearvit as cv
 from clearvit.backbones.vit import VitBackbone
-from clearvit.benchmarking.machine import sgemm, this_machine
+from clearvit.benchmarking.machine import this_machine
+from clearvit.benchmarking.quality import measure_quality
+from clearvit.files import read_json, write_json
 from clearvit.pruning.cost import macs
-from clearvit.pruning.prune import prune
 from clearvit.timing import Spread, speed_ratios, time_interleaved
-from data import RESULTS
+from data import DATA, RESULTS, data_path, find_model
 
-RESULT = RESULTS / "prune.md"
-SIZES = {"deit": 224, "dinov2": 518}
-TITLES = {"deit": "DeiT-S/16, 224 px", "dinov2": "DINOv2 ViT-S/14, 518 px"}
-KEEP = 0.7
+OUT = Path(__file__).with_name("results") / "prune.json"
+PAGE = RESULTS / "prune.md"
+SIZES = {"deit": 224, "deit_ti": 224, "dinov2": 518}
+TITLES = {
+    "deit": "DeiT-S/16, 224 px",
+    "deit_ti": "DeiT-Ti/16, 224 px",
+    "dinov2": "DINOv2 ViT-S/14, 518 px",
+}
+WEIGHTS = "deit_tiny_patch16_224"
+KEEP, ROUNDS = 0.7, 15
 FIRST = "dense timm"
-MERGED = "merged to the same count (ours)"
-ROWS = (
-    FIRST,
-    "dense clearvit",
-    "pruned",
-    "pruned, no restore",
-    MERGED,
-    "int8 dense (ONNX Runtime)",
-    "int8 pruned (ONNX Runtime)",
-    "ONNX Runtime dense",
-    "ONNX Runtime pruned",
-    "OpenVINO dense",
-    "OpenVINO pruned",
-)
+TORCH = ("dense clearvit", "pruned", "pruned, scorer class")
 GRAPHS: dict[str, tuple[str, bool, str | None]] = {  # format, pruned, quantized
-    "int8 dense (ONNX Runtime)": ("onnx", False, "int8"),
-    "int8 pruned (ONNX Runtime)": ("onnx", True, "int8"),
     "ONNX Runtime dense": ("onnx", False, None),
     "ONNX Runtime pruned": ("onnx", True, None),
+    "ONNX Runtime int8 pruned": ("onnx", True, "int8"),
     "OpenVINO dense": ("openvino", False, None),
     "OpenVINO pruned": ("openvino", True, None),
+    "OpenVINO bf16 dense": ("openvino", False, "bf16"),
+    "OpenVINO bf16 pruned": ("openvino", True, "bf16"),
+    "OpenVINO int8 dense": ("openvino", False, "int8"),
+    "OpenVINO int8 pruned": ("openvino", True, "int8"),
 }
+CONTROL = ("cut, own weights", "cut, one block's weights")
+ROWS = (FIRST, *TORCH, *GRAPHS, *CONTROL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--models", default="deit,dinov2")
+    parser.add_argument("--models", default=",".join(SIZES))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--batches", default="1,8")
     parser.add_argument("--rows", default="", help="numbers of rows, as 0,2,10; all by default")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--patience", type=float, default=900, help="seconds per table column")
-    parser.add_argument("--size", type=int, help="pixels instead of 224 and 518, to try it out")
-    parser.add_argument("--work", type=Path, help="keeps the exported graphs for the next run")
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--patience", type=float, default=1800, help="seconds per table column")
+    parser.add_argument("--work", type=Path, help="keeps the exported graphs")
+    parser.add_argument("--calibration", type=data_path, default=f"{DATA}/photos")
+    parser.add_argument("--classes", type=data_path, default=f"{DATA}/imagenet100")
+    parser.add_argument("--quality", action="store_true", help="measure that instead of speed")
+    parser.add_argument("--page", action="store_true", help="only write the page again")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(columns(options, int(options.threads))))
-        return
-    with workplace(options.work) as folder:
-        found: list[dict[str, Any]] = []
+        measure_columns(options, int(options.threads))
+    elif options.quality:
+        measure_tasks(options)
+    elif not options.page:
         for threads in options.threads.split(","):
-            found += in_a_process(threads, folder)
-    text = report(options, found)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text)
-    print(text)
+            run_child(threads)
+    PAGE.write_text(page(read_json(OUT, cv.ModelError)))
 
 
-@contextmanager
-def workplace(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        yield given
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-def in_a_process(threads: str, folder: Path) -> list[dict[str, Any]]:
+def run_child(threads: str) -> None:
     """Measure one number of threads; libraries fix theirs when they are first used."""
-    line = [sys.executable, __file__, *sys.argv[1:]]
-    line += ["--threads", threads, "--work", str(folder), "--child"]
+    line = [sys.executable, __file__, *sys.argv[1:], "--threads", threads, "--child"]
     surroundings = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=surroundings)
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    subprocess.run(line, check=True, env=surroundings)
 
 
-def columns(options: argparse.Namespace, threads: int) -> list[dict[str, Any]]:
+def store(key: str, row: dict[str, Any], same: Sequence[str]) -> None:
+    """Put a row in the place of one that agrees with it in `same`."""
+    content = json.loads(OUT.read_text()) if OUT.exists() else {"columns": [], "quality": []}
+    others = [one for one in content[key] if any(one[name] != row[name] for name in same)]
+    write_json(OUT, {**content, key: [*others, row]})
+
+
+# --- speed ----------------------------------------------------------------------------------------
+
+
+def measure_columns(options: argparse.Namespace, threads: int) -> None:
     """Measure every model and batch size with so many threads."""
     torch.set_num_threads(threads)
     chosen = [int(n) for n in options.rows.split(",")] if options.rows else range(len(ROWS))
     rows = [FIRST, *(ROWS[n] for n in chosen if n)]
-    found = []
     for model in options.models.split(","):
-        size = options.size or SIZES[model]
-        dense = backbone_of(model, size)
+        dense = load_dense(model)
         for batch in map(int, options.batches.split(",")):
-            print(f"{model}, {threads} threads, batch {batch}", file=sys.stderr, flush=True)
-            found += column(dense, model, batch, rows, options)
-    return found
+            before = os.getloadavg()[0]
+            found = measure_column(dense, model, batch, rows, options)
+            facts = {"model": model, "threads": threads, "batch": batch, "rows": found}
+            facts |= {"load": [before, os.getloadavg()[0]], "date": time.strftime("%Y-%m-%d")}
+            facts["machine"] = str(this_machine())
+            store("columns", facts, ("model", "threads", "batch"))
 
 
-def column(
+def measure_column(
     dense: VitBackbone, model: str, batch: int, rows: list[str], options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Time all rows in turn at one batch size, and a matrix product with them."""
+    """Time all rows in turn at one batch size."""
     pixels = torch.randn(batch, 3, *dense.fitting_size())
-    others = [row for row in rows if row != FIRST]
-    backbones = {row: load_entry(row, dense, model, batch, options.work) for row in others}
+    plain = [row for row in rows if row != FIRST and row not in CONTROL]
+    models = {row: load_row(row, dense, model, batch, options) for row in plain}
     passes: list[Callable[[], object]] = [lambda: dense.network.forward_features(pixels)]
-    passes += [lambda b=one: b.forward(pixels) for one in backbones.values()]  # type: ignore[misc]
-    product, cost = sgemm(torch.device("cpu"))
+    passes += [lambda b=one: b.forward(pixels) for one in models.values()]  # type: ignore[misc]
+    cut = [row for row in rows if row in CONTROL]
+    for row in cut:
+        passes += make_control(dense, batch, shared=row == CONTROL[1])
     with torch.inference_mode():
         times = time_interleaved(
-            [*passes, product], rounds=options.repeats, patience=options.patience
+            passes,
+            rounds=options.rounds,
+            patience=options.patience,
+            clock=time.process_time if torch.get_num_threads() == 1 else time.perf_counter,
         )
-    whole = macs(dense).total
-    rate = cost / statistics.median(times[-1])
-    found = []
-    for row, own in zip(rows, times, strict=False):  # the last is the product
-        share = whole / cost_of(backbones.get(row, dense))
-        ratio = Spread.of(speed_ratios(times[0], own))
-        speed = batch / statistics.median(own)
-        found.append(
-            {
-                "model": model,
-                "size": dense.fitting_size()[0],
-                "threads": torch.get_num_threads(),
-                "batch": batch,
-                "row": row,
-                "ratio": [ratio.median, ratio.low, ratio.high],
-                "macs": share,
-                "speed": speed,
-                "of_sgemm": speed * whole / share / rate,
-                "rounds": len(own),
-            }
-        )
-        print(f"  {row}: {ratio.median:.2f} ({share:.2f} MACs)", file=sys.stderr, flush=True)
+    found = [entry(FIRST, 1.0, times[0], times[0], batch)]
+    for row, own in zip(plain, times[1:], strict=False):
+        gain = macs(dense).total / cost_of(models[row])
+        found.append(entry(row, gain, times[0], own, batch))
+    for number, row in enumerate(cut):
+        first, own = times[1 + len(plain) + 2 * number :][:2]
+        found.append(entry(row, control_gain(dense), first, own, batch))
     return found
 
 
-def backbone_of(model: str, size: int) -> VitBackbone:
+def entry(
+    row: str, gain: float, first: list[float], own: list[float], batch: int
+) -> dict[str, Any]:
+    ratio = Spread.of(speed_ratios(first, own))
+    print(f"  {row}: {ratio.median:.2f} ({gain:.2f} MACs)", file=sys.stderr, flush=True)
+    return {
+        "row": row,
+        "ratio": [ratio.median, ratio.low, ratio.high],
+        "macs": gain,
+        "speed": batch / statistics.median(own),
+        "rounds": len(own),
+    }
+
+
+def load_dense(model: str) -> VitBackbone:
     if model == "dinov2":
-        loaded = cv.load("demo", size=size)
+        loaded = cv.load("demo", size=SIZES[model])
+    elif model == "deit_ti" and find_model(WEIGHTS) != WEIGHTS:
+        loaded = cv.load(find_model(WEIGHTS))
     else:
         from clearvit.backbones.guarded_timm import timm
 
         torch.manual_seed(0)
-        network = timm.create_model("deit_small_patch16_224", num_classes=0, dynamic_img_size=True)
-        loaded = cv.load(network, size=size)
+        name = {"deit": "deit_small_patch16_224", "deit_ti": WEIGHTS}[model]
+        loaded = cv.load(timm.create_model(name, dynamic_img_size=True), size=SIZES[model])
     assert isinstance(loaded, VitBackbone)
     return loaded
 
 
-def load_entry(row: str, dense: VitBackbone, model: str, batch: int, work: Path) -> cv.Backbone:
+def load_row(
+    row: str, dense: VitBackbone, model: str, batch: int, options: argparse.Namespace
+) -> cv.Backbone:
     """Make the backbone of a row; graphs are exported once for each model, size and batch."""
-    pruned = prune(dense, keep=KEEP)
     if row == "dense clearvit":
         return dense
+    if row == "pruned, scorer class":
+        return cv.prune(dense, keep=KEEP, scorer="class")
+    pruned = cv.prune(dense, keep=KEEP)
     if row == "pruned":
         return pruned
-    if row == "pruned, no restore":  # no keys are compared to find who stands for the dropped
-        return prune(dense, keep=KEEP, fill="mean")
-    if row == MERGED:
-        return prune(dense, keep=KEEP, scorer="merge")
     format, is_pruned, quantize = GRAPHS[row]
-    height, width = dense.fitting_size()
-    out = work / f"{model}-{height}x{width}-{batch}-{format}-{is_pruned}-{quantize}"
+    out = options.work / f"{model}-{batch}-{format}-{is_pruned}-{quantize}"
     if not out.is_dir():
         source = pruned if is_pruned else dense
-        done = cv.export(source, out, format=format, batch=batch, quantize=quantize)  # type: ignore[arg-type]
-        print(f"  exported {row}: {done.checks[0].relative:.1e}", file=sys.stderr, flush=True)
+        images = {"calibration": str(options.calibration)}
+        more = images if (format, quantize) == ("openvino", "int8") else {}
+        done = cv.export(source, out, format=format, batch=batch, quantize=quantize, **more)  # type: ignore[arg-type]
+        print(f"  exported {row}: {done.checks[0]}", file=sys.stderr, flush=True)
     return cv.load(f"{format}:{out}")
 
 
@@ -202,58 +211,136 @@ def cost_of(backbone: cv.Backbone) -> float:
     return float(facts.macs) if facts is not None else macs(backbone).total
 
 
-def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
-    machine = this_machine()
-    rounds = sorted({one["rounds"] for one in found})
+def lengths_of(dense: VitBackbone) -> tuple[list[int], list[int]]:
+    """Tokens in every block, dense and pruned."""
+    height, width = dense.fitting_size()
+    patches, prefix = height // dense.patch[0] * (width // dense.patch[1]), len(dense.prefix_names)
+    plan = cv.prune(dense, keep=KEEP).plan
+    counts = [patches, *plan.counts(patches)]
+    cut = [counts[sum(s <= block for s in plan.stages)] + prefix for block in range(dense.depth)]
+    return [patches + prefix] * dense.depth, cut
+
+
+def control_gain(dense: VitBackbone) -> float:
+    width = dense.width
+    costs = [sum(n * 12 * width**2 + 2 * n**2 * width for n in part) for part in lengths_of(dense)]
+    return costs[0] / costs[1]
+
+
+def make_control(dense: VitBackbone, batch: int, *, shared: bool) -> list[Callable[[], object]]:
+    """Blocks on whole and on cut sequences, nothing else."""
+    whole = torch.randn(batch, lengths_of(dense)[0][0], dense.width)
+    blocks = [dense.network.blocks[0 if shared else index] for index in range(dense.depth)]
+
+    def run(lengths: list[int]) -> object:
+        x = whole
+        for block, length in zip(blocks, lengths, strict=True):
+            x = block(x[:, :length])
+        return x
+
+    return [lambda part=part: run(part) for part in lengths_of(dense)]  # type: ignore[misc]
+
+
+# --- quality --------------------------------------------------------------------------------------
+
+
+def measure_tasks(options: argparse.Namespace) -> None:
+    """Compare DeiT-Ti, pruned and in fewer bits, with the dense model on labelled images."""
+    torch.set_num_threads(1)
+    dense = load_dense("deit_ti")
+    chosen = [row for row in GRAPHS if "ONNX" not in row and row != "OpenVINO dense"]
+    models = {"dense torch": dense, "pruned torch": cv.prune(dense, keep=KEEP)}
+    models |= {row: load_row(row, dense, "deit_ti", 1, options) for row in chosen}
+    found = measure_quality([*models.values()], str(options.classes), dense.fitting_size())
+    own = measure_quality(
+        [models["pruned torch"], *(models[row] for row in chosen if "pruned" in row)],
+        str(options.classes),
+        dense.fitting_size(),
+    )
+    near = dict(zip([row for row in chosen if "pruned" in row], own[1:], strict=True))
+    for row, quality in zip(models, found, strict=True):
+        facts = {"row": row, "images": quality.images, "top1": quality.top1}
+        facts |= {"cls": quality.cls, "map": quality.map}
+        facts["own"] = [near[row].cls, near[row].map] if row in near else None
+        store("quality", facts, ("row",))
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def page(content: dict[str, Any]) -> str:
+    columns = content["columns"]
+    rounds = sorted({row["rounds"] for one in columns for row in one["rows"]})
+    dates = sorted({one["date"] for one in columns})
     lines = [
         "# Pruned and exported models: speed",
         "",
-        f"{machine.processor}, {machine.cores} cores, torch {machine.torch},"
-        f" Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}.",
-        f"Keep {KEEP} before blocks 3, 6, 9, class-attention scorer. Times as fast as dense timm in"
-        f" the same rounds, median (range) of {rounds[0]} to {rounds[-1]} interleaved rounds;"
-        " `MACs` is how many times fewer multiply-accumulates, scoring included. One process per"
-        " thread count. int8: ONNX Runtime's dynamic quantisation. Graphs have a fixed batch.",
+        f"{columns[0]['machine'].split(', ')[0]}, {dates[-1]}. Keep {KEEP} before blocks 3, 6, 9 of"
+        f" 12, default scorer. Times as fast as dense timm in the same rounds, median (range) of"
+        f" {rounds[0]} to {rounds[-1]} interleaved rounds; `MACs` is how many times fewer"
+        " multiply-accumulates, scoring included. One process per thread count; one thread in CPU"
+        " seconds, two in wall-clock seconds; graphs have a fixed batch. The load is that of the"
+        " machine before and after, from other processes too:"
+        " **above 2 on this machine the spread is wide and two threads mean little**; a column is"
+        " measured again by its own command.",
         "",
-        f"Reproduce: `python benchmarks/prune.py {reproduce(options)}`",
+        "The last two rows only cut the sequence, without any scoring, and compare with the same"
+        " blocks on whole sequences. With the weights of one block for all, which stay in the"
+        " cache, the gain is that of the MACs; with own weights, which have to come from memory"
+        " for every image, it is less at batch 1: that part no pruning code can recover.",
+        "",
+        "Reproduce: `python benchmarks/prune.py --work WORK`",
     ]
-    for model in dict.fromkeys(one["model"] for one in found):
-        lines += table(model, [one for one in found if one["model"] == model])
-    return "\n".join(lines) + "\n"
+    for model in SIZES:
+        lines += table(model, [one for one in columns if one["model"] == model])
+    return "\n".join(lines + quality_table(content["quality"])) + "\n"
 
 
-def reproduce(options: argparse.Namespace) -> str:
-    size = "" if options.size is None else f" --size {options.size}"
-    return (
-        f"--models {options.models} --threads {options.threads} --batches {options.batches}"
-        f" --repeats {options.repeats}{size}"
-    )
-
-
-def table(model: str, found: list[dict[str, Any]]) -> list[str]:
-    heads = list(dict.fromkeys((one["threads"], one["batch"]) for one in found))
-    cells = {(one["row"], one["threads"], one["batch"]): one for one in found}
-    names = [f"{t} thread{'s' * (t > 1)}, batch {b}" for t, b in heads]
-    sizes = sorted({one["size"] for one in found})
-    title = TITLES[model] if sizes == [SIZES[model]] else f"{model}, {sizes} px"
-    lines = ["", f"## {title}", "", f"| | MACs | {' | '.join(names)} |"]
-    lines.append(f"|---|---|{'---|' * len(heads)}")
-    for row in dict.fromkeys(one["row"] for one in found):
-        numbers = [cell(cells[(row, *head)]) for head in heads]
-        lines.append(f"| {row} | {cells[(row, *heads[0])]['macs']:.2f} | {' | '.join(numbers)} |")
-    dense = [cells[(FIRST, *head)] for head in heads]
-    speeds = " | ".join(f"{one['speed']:.2f}" for one in dense)
-    shares = " | ".join(f"{100 * one['of_sgemm']:.0f} %" for one in dense)
-    return [
-        *lines,
-        f"| *dense timm, images/s* | | {speeds} |",
-        f"| *dense timm, share of sgemm* | | {shares} |",
+def table(model: str, columns: list[dict[str, Any]]) -> list[str]:
+    lines = ["", f"## {TITLES[model]}", ""]
+    if not columns:
+        return [*lines, "Not measured since the scorer changed."]
+    columns = sorted(columns, key=lambda one: (one["threads"], one["batch"]))
+    names = [
+        f"{c['threads']} thread{'s' * (c['threads'] > 1)}, batch {c['batch']}" for c in columns
     ]
+    lines += [f"| | MACs | {' | '.join(names)} |", f"|---|---|{'---|' * len(columns)}"]
+    for row in ROWS:
+        cells = [{one["row"]: one for one in column["rows"]}.get(row) for column in columns]
+        known = [cell for cell in cells if cell is not None]
+        if known:
+            shown = " | ".join(map(ratio_cell, cells))
+            lines.append(f"| {row} | {known[0]['macs']:.2f} | {shown} |")
+    speeds = " | ".join(f"{column['rows'][0]['speed']:.2f}" for column in columns)
+    loads = " | ".join("{:.1f} to {:.1f}".format(*column["load"]) for column in columns)
+    return [*lines, f"| *dense timm, images/s* | | {speeds} |", f"| *load* | | {loads} |"]
 
 
-def cell(one: dict[str, Any]) -> str:
-    middle, low, high = one["ratio"]
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+def ratio_cell(one: dict[str, Any] | None) -> str:
+    return "-" if one is None else "{:.2f} ({:.2f} to {:.2f})".format(*one["ratio"])
+
+
+def quality_table(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [
+        "",
+        f"## Quality of fewer bits: DeiT-Ti, {rows[0]['images']} images of 100 ImageNet classes",
+        "",
+        "Cosines of class token and map to the dense torch model and, in brackets, to the pruned"
+        " torch model. int8: NNCF, calibrated on 96 other photos.",
+        "",
+        "| | top-1, % | class token | map |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        own = row["own"] or ["", ""]
+        cells = [
+            f"{row[k]:.3f}" + (f" ({o:.3f})" if o else "")
+            for k, o in zip(("cls", "map"), own, strict=True)
+        ]
+        lines.append(f"| {row['row']} | {row['top1']:.1f} | {' | '.join(cells)} |")
+    return lines
 
 
 if __name__ == "__main__":

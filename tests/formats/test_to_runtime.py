@@ -311,9 +311,9 @@ def test_rounding_may_be_large_in_a_few_of_thousands_of_tokens(tiny):
         ),
         (lambda: load(timm.create_model("resnet18")), {}, "grid-only"),
         (registered, {"batch": 0}, "at least 1"),
-        (registered, {"quantize": "int4"}, "use int8"),
+        (registered, {"quantize": "int4"}, "int8"),
         (registered, {"check": 64}, "no option 'check'"),
-        (registered, {"format": "openvino", "quantize": "int8"}, 'format="onnx"'),
+        (registered, {"format": "openvino", "quantize": "int8"}, "calibration"),
         (registered, {"format": "timm", "batch": 2}, "no option 'batch'"),
         (registered, {"format": "tflite"}, "timm, hf, onnx, openvino"),
         pytest.param(

@@ -5,17 +5,17 @@ from PIL import Image
 
 from clearvit.errors import ModelError
 from clearvit.pruning import kept
-from clearvit.pruning.kept import draw_kept, fade_dropped
+from clearvit.pruning.kept import draw_kept, darken_dropped
 from clearvit.pruning.prune import prune
 
 
-def test_dropped_patches_are_pale_and_kept_ones_as_they_were():
+def test_dropped_patches_are_dark_and_kept_ones_as_they_were():
     image = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
     mask = np.array([[True, False, True], [False, False, True]])
-    drawn = fade_dropped(image, mask)
+    drawn = darken_dropped(image, mask)
     assert np.allclose(drawn[:10, :10], image[:10, :10] / 255)
     assert np.allclose(drawn[10:, 20:], image[10:, 20:] / 255)
-    assert (drawn[:10, 10:20] >= kept.FADED).all() and (drawn[10:, :20] >= kept.FADED).all()
+    assert (drawn[:10, 10:20] <= kept.DARK).all() and (drawn[10:, :20] <= kept.DARK).all()
 
 
 def test_one_figure_per_image_with_a_row_per_model(tiny, tmp_path, monkeypatch):
@@ -33,7 +33,7 @@ def test_one_figure_per_image_with_a_row_per_model(tiny, tmp_path, monkeypatch):
     assert [panel.note for panel in first[1:]] == ["8 of 16 (50 %)", "4 of 16 (25 %)"]
     assert [panel.title for panel in second] == ["keep 0.25", "block 2"]
     mask = models[0].tokens(images[0]).kept_stages[1][0].reshape(4, 4).numpy()
-    assert np.allclose(first[1].image, fade_dropped(np.asarray(images[0]), mask))
+    assert np.allclose(first[1].image, darken_dropped(np.asarray(images[0]), mask))
 
 
 def test_only_pruned_models_and_images(tmp_path, tiny):

@@ -1,14 +1,15 @@
 """Queries, keys, values and attention of any block, also where attention is fused.
 
-Fused kernels never form the attention matrix, so we note what enters each chosen attention module
-and recompute only what was asked. The model itself runs unchanged, bit for bit.
+Fused kernels never form the attention matrix. Of timm's plain attention we note what its `qkv`
+layer gives anyway; of others what enters the module, and project that once more. The attention
+matrix is computed only where it was asked for. The model itself runs unchanged, bit for bit.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
@@ -68,6 +69,10 @@ def capturing(
     try:
         for index in indices if kinds else ():
             attention = _attention_of(blocks[index], index)
+            if shares_projection(attention):
+                shared = _shared_recorder(captured, index, prefix, attention)
+                handles.append(attention.qkv.register_forward_hook(shared))
+                continue
             hook = _recorder(captured, index, prefix)
             handles.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
         yield captured
@@ -79,6 +84,31 @@ def capturing(
 def per_block(captured: Captured, depth: int) -> dict[str, Any]:
     """Arrange what was captured as the fields of `Tokens`."""
     return {kind: PerBlock(values, depth) for kind, values in captured.items()}
+
+
+def shares_projection(attention: Any) -> bool:
+    """Tell whether queries, keys and values can be read from the module's own `qkv` layer."""
+    return type(attention) is Attention and attention.qkv is not None
+
+
+def _shared_recorder(captured: Captured, index: int, prefix: int, attention: Any) -> Any:
+    mine = threading.get_ident()
+
+    def record(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+        if threading.get_ident() != mine:  # another thread runs this network
+            return
+        parts = dict(zip(("query", "key", "value"), output.chunk(3, dim=-1), strict=True))
+
+        @functools.cache
+        def part(name: str) -> Tensor:
+            heads = parts[name].unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+            if name == "value":
+                return heads
+            return getattr(attention, f"{name[0]}_norm")(heads)  # type: ignore[no-any-return]
+
+        _record(captured, index, attention.scale, part, lambda: part("query")[:, :, :prefix])
+
+    return record
 
 
 def _recorder(captured: Captured, index: int, prefix: int) -> Any:
@@ -96,16 +126,28 @@ def _recorder(captured: Captured, index: int, prefix: int) -> Any:
         def part(name: str) -> Tensor:
             return project(attention, x, name, rope)
 
-        for kind, values in captured.items():
-            if kind == "attention":
-                values[index] = attention_weights(part("query"), part("key"), attention.scale)
-            elif kind == "prefix_attention":  # prefix tokens have no rotary position
-                query = project(attention, x[:, :prefix], "query")
-                values[index] = attention_weights(query, part("key"), attention.scale)
-            else:
-                values[index] = part(kind)
+        # prefix tokens have no rotary position
+        rows = functools.partial(project, attention, x[:, :prefix], "query")
+        _record(captured, index, attention.scale, part, rows)
 
     return record
+
+
+def _record(
+    captured: Captured,
+    index: int,
+    scale: float,
+    part: Callable[[str], Tensor],
+    prefix_query: Callable[[], Tensor],
+) -> None:
+    """Fill in what was asked of one block."""
+    for kind, values in captured.items():
+        if kind == "attention":
+            values[index] = attention_weights(part("query"), part("key"), scale)
+        elif kind == "prefix_attention":
+            values[index] = attention_weights(prefix_query(), part("key"), scale)
+        else:
+            values[index] = part(kind)
 
 
 def attention_weights(query: Tensor, key: Tensor, scale: float) -> Tensor:

@@ -18,6 +18,7 @@ from clearvit.benchmarking.bench_table import Bench, BenchRow
 from clearvit.benchmarking.config import BenchConfig
 from clearvit.benchmarking.machine import sgemm, this_machine
 from clearvit.benchmarking.memory import peak_memory
+from clearvit.benchmarking.quality import Quality, check_images, measure_quality
 from clearvit.errors import ModelError, OptionError
 from clearvit.files import replace_json
 from clearvit.options import Size, with_options
@@ -49,7 +50,10 @@ def bench(
     config: BenchConfig,
     progress: Progress | None = None,
 ) -> Bench:
-    """Time models in interleaved rounds, count their MACs and measure their peak memory.
+    """Time models in interleaved rounds, and measure what they cost and what they still give.
+
+    Beside the speed stand MACs and peak memory and, with `images`, how near the tokens are to those
+    of the first model, and accuracy where the images lie in folders of classes.
 
     Args:
         models: Names for `clearvit.load`, backbones, or entries that hold both; ratios are to the
@@ -65,6 +69,8 @@ def bench(
     if config.draw is not None and out is not None:
         pruned = [e.backbone for e in entries if isinstance(e.backbone, PrunedBackbone)]
         drawn = draw_kept(pruned, config.draw, out=out, size=config.size)
+    if config.images is not None:
+        check_images(config.images)
     result = replace(time_entries(entries, config, progress), drawn=tuple(map(str, drawn)))
     if out is not None:
         replace_json(Path(out) / "bench.json", result.to_json())
@@ -98,15 +104,22 @@ def time_entries(
     total = len(config.batch) * (config.rounds + 1) * (len(entries) + 1)
     meter = Meter(progress, total, "passes")
     peaks = [_measure_peaks(entry, size, config) for entry in entries]
+    qualities: list[Quality | None] = [None] * len(entries)
+    if config.images is not None:
+        backbones = [entry.backbone for entry in entries]
+        qualities = [*measure_quality(backbones, config.images, size)]
     rows: list[BenchRow] = []
     rates: list[float] = []
     for batch in sorted(config.batch):
         times, product = _time_batch(entries, size, batch, config, meter.advance)
         rates += [product / seconds for seconds in times[-1]]
-        for entry, own, peak in zip(entries, times, peaks, strict=False):  # the last is sgemm
-            timed = Timed(batch, own, times[0], [product / seconds for seconds in times[-1]])
+        for number, entry in enumerate(entries):  # the last of the times is sgemm's
+            gemm_rates = [product / seconds for seconds in times[-1]]
+            timed = Timed(batch, times[number], times[0], gemm_rates)
+            peak = peaks[number]
             memory = None if peak is None else peak.get(batch)
-            rows.append(_make_row(entry.backbone, size, timed, memory))
+            row = _make_row(entry.backbone, size, timed, memory)
+            rows.append(replace(row, quality=qualities[number]))
     meter.finish()
     return Bench(this_machine(), median(rates), tuple(rows))
 

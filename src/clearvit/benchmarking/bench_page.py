@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clearvit.benchmarking.bench_table import HEADER, Bench
+from clearvit.benchmarking.bench_table import Bench
+from clearvit.pruning.kept import CAPTION
 from clearvit.report.elements import ImageElement, Section, Table
 from clearvit.report.page import write_page
 
@@ -16,13 +17,14 @@ def write_bench_page(path: Path, bench: Bench) -> Path:
         path: The .html file.
         bench: What was measured.
     """
-    sections = [Section("How fast?", (Table(HEADER, tuple(bench.cells()), bench.legend()),))]
+    words = " ".join([bench.legend(), *bench.warnings()])
+    sections = [Section("How fast?", (Table(bench.header(), tuple(bench.cells()), words),))]
     if bench.drawn:
         drawn = tuple(
             ImageElement(
                 image.read_bytes(),
                 alt=f"Patches kept at each stage: {image.stem}",
-                caption="Bright patches are still there when the named block begins.",
+                caption=CAPTION,
             )
             for image in map(Path, bench.drawn)
         )

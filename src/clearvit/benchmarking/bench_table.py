@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clearvit.benchmarking.machine import Machine
+from clearvit.benchmarking.quality import NEAR, Quality
 from clearvit.report.text_table import render_table
 from clearvit.timing import Spread
 
@@ -15,6 +17,7 @@ HEADER = (
     *("model", "px", "batch", "images/s", "range", "ratio", "range"),
     *("GMACs", "of sgemm", "peak MB"),
 )
+QUALITY = ("class cosine", "map cosine", "top-1, %", "1-NN, %")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ class BenchRow:
     macs: float | None  # of one image, scoring included; None where it cannot be counted
     gemm_fraction: float | None  # of the rate of a large matrix product in the same rounds
     memory: float | None  # peak in MB; None where it cannot be measured
+    quality: Quality | None = None  # beside the first model; None without images
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether the ratio varies more between rounds than it differs from 1."""
+        return self.ratio.high - self.ratio.low > abs(self.ratio.median - 1)
 
 
 @dataclass(frozen=True)
@@ -46,12 +55,47 @@ class Bench:
         return dataclasses.asdict(self)
 
     def text(self) -> str:
-        """Write the table with aligned columns, and below it what the columns mean."""
-        return f"{render_table(HEADER, self.cells())}\n\n{self.legend()}"
+        """Write the table with aligned columns, what the columns mean, and warnings."""
+        parts = [render_table(self.header(), self.cells()), self.legend(), *self.warnings()]
+        return "\n\n".join(parts)
+
+    def header(self) -> tuple[str, ...]:
+        """Name the columns; those of quality are there if it was measured."""
+        return (*HEADER, *(name for _, name in self._measured()))
 
     def cells(self) -> list[tuple[str, ...]]:
         """Give the cells of the table as text, without the header."""
-        return [_cells(row) for row in self.rows]
+        shown = [field for field, _ in self._measured()]
+        return [(*_cells(row), *_quality_cells(row.quality, shown)) for row in self.rows]
+
+    def _measured(self) -> list[tuple[str, str]]:
+        """Fields of quality that some model has, with their names as columns."""
+        fields = ("cls", "map", "top1", "nearest")
+        known = [row.quality for row in self.rows if row.quality is not None]
+        pairs = zip(fields, QUALITY, strict=True)
+        return [pair for pair in pairs if any(getattr(q, pair[0]) is not None for q in known)]
+
+    def warnings(self) -> list[str]:
+        """Say which ratios are no evidence, and which models are far from the first."""
+        found = []
+        others = [row for row in self.rows if row.model != self.rows[0].model]
+        unclear = [f"{row.model} at batch {row.batch}" for row in others if row.is_unclear]
+        if unclear:
+            found.append(
+                f"Warning: between rounds the ratio varies more than it differs from 1 for"
+                f" {', '.join(unclear)}. Time again on a quieter machine, or with more rounds."
+            )
+        far = {
+            row.model: row.quality.cls
+            for row in others
+            if row.quality is not None and (row.quality.cls or 1) < NEAR
+        }
+        for model, cosine in far.items():
+            found.append(
+                f"Warning: the class token of {model} has a cosine of {cosine:.3f} to that of"
+                f" {self.rows[0].model}, below {NEAR}. Keep more patches, or train what is pruned."
+            )
+        return found
 
     def legend(self) -> str:
         """Explain how it was measured."""
@@ -61,8 +105,27 @@ class Bench:
             f"{self.machine}. Medians of {count} interleaved rounds with their range; ratio: times"
             f" as fast as the first model. sgemm: {self.gemm / 1e9:.0f} GMAC/s, measured in the"
             " same rounds. Peak: resident memory of the forward passes in a process of its own;"
-            f" {UNKNOWN} where it could not be measured."
+            f" {UNKNOWN} where it could not be measured.{self._quality_legend()}"
         )
+
+    def _quality_legend(self) -> str:
+        counts = {row.quality.images for row in self.rows if row.quality is not None}
+        if not counts:
+            return ""
+        return (
+            f" Quality on {max(counts)} images: mean cosines to the first model; top-1 of the"
+            " classifier and leave-one-out 1-NN of class tokens, by the folders of the images."
+        )
+
+
+def _quality_cells(quality: Quality | None, fields: Sequence[str]) -> tuple[str, ...]:
+    """Cosines with three digits, percentages with one."""
+    cells = []
+    for name in fields:
+        value = None if quality is None else getattr(quality, name)
+        digits = 3 if name in ("cls", "map") else 1
+        cells.append(UNKNOWN if value is None else f"{value:.{digits}f}")
+    return tuple(cells)
 
 
 def _cells(row: BenchRow) -> tuple[str, ...]:

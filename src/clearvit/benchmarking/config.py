@@ -31,6 +31,12 @@ class BenchConfig(Options):
         above=0,
         maximum=1,
     )
+    images: str | None = option(
+        None,
+        "Folder, file or glob pattern of images on which to compare the tokens of all models with"
+        " the first one's; folders of classes give top-1 and 1-NN accuracy.",
+        panel="Input",
+    )
     draw: str | None = option(
         None,
         "Folder, file or glob pattern of images on which to draw the patches that pruned models"

@@ -25,11 +25,14 @@ def bench(
         typer.Option("--out", "-o", help="Directory of bench.html, bench.json and drawn images."),
     ] = None,
 ) -> None:
-    """Time models in interleaved rounds; count MACs, measure peak memory, draw kept patches.
+    """Time models in interleaved rounds, and show what they cost and what they still give.
 
-    Speed is given as a ratio to the first model; images per second depend on this machine.
+    Speed is given as a ratio to the first model; images per second depend on this machine. With
+    `--images` the tokens of all models are compared with the first one's.
 
     Example: `clearvit bench demo dir:pruned openvino:fast --size 224 --batch 1,8`
+
+    Example: `clearvit bench demo --keep 0.7 --size 224 --images classes/`
 
     Example: `clearvit bench demo --keep 0.7 --size 224 --draw cat.jpg --out bench/`
     """

@@ -25,6 +25,9 @@ def export(model: Model, out: Out, config: ExportConfig, run: Run) -> None:
     Example: `clearvit export dir:cured --format hf --out cured-hf/`
 
     Example: `clearvit export dir:pruned --format openvino --size 224 --out fast/`
+
+    Example: `clearvit export dir:pruned --format openvino --quantize int8 --calibration photos/
+    --out int8/`
     """
     from clearvit.formats.export import export as write_export
 
@@ -45,10 +48,11 @@ def _describe(done: Exported) -> str:
     sizes = " and ".join(f"{c.size[0]}x{c.size[1]} px" for c in done.checks)
     relative = max(check.relative for check in done.checks)
     result = f"{done.reader} gives the same tokens at {sizes}"
-    if not all(check.passed for check in done.checks):  # int8; anything else was an error
+    if not all(check.passed for check in done.checks):  # fewer bits; anything else was an error
         cosine = min(check.cosine for check in done.checks)
         result = (
-            f"int8 in {done.reader} at {sizes}, mean cosine {cosine:.4f} to the original tokens"
+            f"fewer bits in {done.reader} at {sizes}, mean cosine {cosine:.4f} to the original"
+            " tokens"
         )
     return f"""\
 # {done.path}: {result}

@@ -8,7 +8,7 @@ from typing import Literal
 from clearvit.options import LARGEST_SIDE, Options, Size, option
 
 Format = Literal["timm", "hf", "onnx", "openvino"]
-Quantize = Literal["int8"]
+Quantize = Literal["int8", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class ExportConfig(Options):
     )
     quantize: Quantize | None = option(
         None,
-        "Store the matrices of an onnx graph in 8 bits; the difference is reported.",
+        "Compute in fewer bits and report the difference: int8 for onnx and openvino graphs, bf16"
+        " for openvino.",
         panel="Output",
         shown="no",
     )
@@ -47,6 +48,12 @@ class ExportConfig(Options):
         "segmenter.json of a run of segment: an onnx or openvino graph gives its class maps too.",
         panel="Output",
         shown="none",
+    )
+    calibration: str | None = option(
+        None,
+        "Folder, file or glob pattern of images like yours, on which int8 for openvino is"
+        " calibrated and, with others of them, judged.",
+        panel="Output",
     )
     check: int | Size | None = option(
         None,

@@ -76,7 +76,7 @@ def export(backbone: Backbone, out: str | Path, *, config: ExportConfig) -> Expo
     if config.format == "onnx" or config.format == "openvino":
         _refuse_options(config, "check")
         return _export_graph(chosen, Path(out), config.format, config, segmenter)
-    _refuse_options(config, "batch", "quantize")
+    _refuse_options(config, "batch", "quantize", "calibration")
     return _export_weights(chosen, Path(out), config)
 
 
@@ -113,6 +113,7 @@ def _export_graph(
         batch=config.batch,
         quantize=config.quantize,
         segmenter=segmenter,
+        calibration=config.calibration,
     )
     return Exported(
         path=graph.path,

@@ -62,6 +62,9 @@ class Check:
     cosine: float = 1.0  # mean over tokens
     ties: int = 0  # tokens of a pruned model left out, because rounding decided who was kept
     typical: float | None = None  # as `relative`, but for one token in a thousand; None: the same
+    prefix_cosine: float | None = None  # mean over prefix tokens; None without any
+    images: int = BATCH  # compared
+    photos: bool = False  # whether they were images of the user; else synthetic
 
     @property
     def passed(self) -> bool:
@@ -92,14 +95,16 @@ def _typical(distance: Tensor) -> float:
     return float(distance.flatten().sort().values[count - 1 - int(FEW * count)])
 
 
-def compare_runtime(backbone: VitBackbone, copied: Backbone, size: Size) -> Check:
-    """Compare tokens on synthetic images; the copy gets them in two batches.
+def compare_runtime(
+    backbone: VitBackbone, copied: Backbone, size: Size, photos: Tensor | None = None
+) -> Check:
+    """Compare tokens on synthetic images or, if given, photos; the copy gets them in two batches.
 
     A pruned model ranks patches, and rounding may turn the order of two that score the same. An
     image in which the copy keeps other patches, few of them, need only be alike; where it keeps the
     same, one patch in a hundred may be restored from another. Both are counted.
     """
-    pixels = synthetic_images(size)
+    pixels = synthetic_images(size) if photos is None else photos
     with torch.no_grad():
         original = backbone.forward(pixels)
         parts = [copied.forward(pixels[:-1]), copied.forward(pixels[-1:])]
@@ -109,7 +114,8 @@ def compare_runtime(backbone: VitBackbone, copied: Backbone, size: Size) -> Chec
         return Check(size, float("inf"), float("inf"), 0.0)
     distance = (ours - theirs).abs().amax(dim=2).nan_to_num(nan=float("inf"))  # (B, P + N)
     scale = float(ours.square().mean().sqrt())
-    cosine = torch.cosine_similarity(ours, theirs, dim=2).mean(1)  # (B,)
+    cosines = torch.cosine_similarity(ours, theirs, dim=2)  # (B, P + N)
+    cosine, prefix = cosines.mean(1), original.prefix.shape[1]
     judged, ties = distance, 0
     if original.kept is not None and copy.kept is not None and not bool(original.kept.all()):
         exchanged = (original.kept.cpu() != copy.kept.cpu()).float().mean(1)
@@ -119,7 +125,17 @@ def compare_runtime(backbone: VitBackbone, copied: Backbone, size: Size) -> Chec
         judged = typical if bool(excused.all()) else typical[~excused]
         ties = int((distance > TOLERANCE * scale).sum())
     worst = float(judged.max())
-    return Check(size, worst, worst / scale, float(cosine.mean()), ties, _typical(judged) / scale)
+    return Check(
+        size,
+        worst,
+        worst / scale,
+        cosine=float(cosine.mean()),
+        ties=ties,
+        typical=_typical(judged) / scale,
+        prefix_cosine=float(cosines[:, :prefix].mean()) if prefix else None,
+        images=len(pixels),
+        photos=photos is not None,
+    )
 
 
 def synthetic_images(size: Size) -> Tensor:

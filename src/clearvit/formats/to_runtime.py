@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from clearvit.backbones.sources.runtime import (
     CLASSES,
     CONFIG,
     FILES,
     PIXELS,
+    PRECISION,
     READERS,
     GraphFacts,
     RuntimeBackbone,
@@ -23,10 +25,18 @@ from clearvit.errors import ClearvitError, ModelError
 from clearvit.files import write_json
 from clearvit.formats.config import Quantize
 from clearvit.formats.folder import atomic_folder
-from clearvit.formats.graph import EXPORTERS, Graph, macs_of, quiet, to_float32
+from clearvit.formats.graph import EXPORTERS, Graph, macs_of, to_float32
 from clearvit.formats.parity import Check, compare_runtime, synthetic_images
+from clearvit.formats.quantization import (
+    check_quantize,
+    quantize_onnx,
+    quantize_openvino,
+    read_calibration,
+)
 from clearvit.segmentation.patch_classifiers import ClassMaps
 from clearvit.segmentation.segmenter import Segmenter
+
+NEAR = 0.98  # cosine to the float graph below which a note says so
 
 CLASS_TOLERANCE = 1e-3  # of a probability
 # Ways to run a graph, in the order they are tried. OpenVINO's fused attention (2026.4) is wrong for
@@ -56,9 +66,10 @@ def write_runtime(
     batch: int | None = None,
     quantize: Quantize | None = None,
     segmenter: Segmenter | None = None,
+    calibration: str | None = None,
 ) -> WrittenGraph:
     """Write a graph and its facts to a directory, which appears once its tokens were compared."""
-    _check_quantize(format, quantize)
+    check_quantize(format, quantize, calibration)
     check_libraries(format, f"export to {format}", writing=True)
     original = to_float32(backbone)
     facts = _facts(original, format, batch)
@@ -66,17 +77,35 @@ def write_runtime(
     if segmenter is not None:
         facts = replace(facts, classes=segmenter.classes)
         head = ClassMaps(segmenter.classifier, original.grid_of(facts.size))
+    images = None if calibration is None else read_calibration(original, calibration)
     with atomic_folder(out) as folder:
         facts, check = _write_checked(Graph(original, facts, head), facts, folder)
         if quantize:
-            _quantize(folder / FILES[format])
-            facts = replace(facts, quantize=quantize)
-            check = _check(original, facts, folder)
+            facts, check = _write_quantized(original, facts, folder, quantize, images)
         write_json(folder / CONFIG, facts.to_json())
     notes = _notes(facts, check)
     if segmenter is not None and segmenter.choice.chosen.refine:
         notes += ("masks were sharpened along the edges of the image, which the graph does not do",)
     return WrittenGraph(out, facts, check, runtime_code(out, facts), notes)
+
+
+def _write_quantized(
+    backbone: VitBackbone,
+    facts: GraphFacts,
+    folder: Path,
+    quantize: Quantize,
+    images: tuple[Tensor, Tensor] | None,
+) -> tuple[GraphFacts, Check]:
+    """Make the graph one of fewer bits, and compare it on images that took no part in that."""
+    settings = dict(facts.settings)
+    if facts.format == "openvino":
+        settings[PRECISION] = "bf16"  # also of what int8 leaves in float
+    quantized = replace(facts, quantize=quantize, settings=settings)
+    if facts.format == "onnx":
+        quantize_onnx(folder / FILES["onnx"])
+    elif images is not None:
+        quantize_openvino(folder, facts, images[0])
+    return quantized, _check(backbone, quantized, folder, None if images is None else images[1])
 
 
 def _write_checked(graph: Graph, facts: GraphFacts, folder: Path) -> tuple[GraphFacts, Check]:
@@ -106,8 +135,11 @@ def _write_checked(graph: Graph, facts: GraphFacts, folder: Path) -> tuple[Graph
     )
 
 
-def _check(backbone: VitBackbone, facts: GraphFacts, folder: Path) -> Check:
-    return compare_runtime(backbone, RuntimeBackbone(folder, facts, name=str(folder)), facts.size)
+def _check(
+    backbone: VitBackbone, facts: GraphFacts, folder: Path, pixels: Tensor | None = None
+) -> Check:
+    copied = RuntimeBackbone(folder, facts, name=str(folder))
+    return compare_runtime(backbone, copied, facts.size, pixels)
 
 
 def _same_classes(graph: Graph, facts: GraphFacts, folder: Path) -> bool:
@@ -131,7 +163,8 @@ def runtime_code(out: Path, facts: GraphFacts) -> str:
         run = f"{names}{',' * (len(facts.outputs) == 1)} = session.run({list(facts.outputs)}, "
         run += f"{{{PIXELS!r}: pixels}})"
     else:
-        first, session = "import openvino", f"openvino.Core().compile_model({path!r}, 'CPU')"
+        hint = f", {dict(facts.settings)}" if facts.settings else ""
+        first, session = "import openvino", f"openvino.Core().compile_model({path!r}, 'CPU'{hint})"
         run = "tokens = session(pixels)\n"
         run += "\n".join(f"{name} = tokens[{name!r}]" for name in facts.outputs)
     batch = "" if facts.batch else "  # any number of images"
@@ -146,14 +179,6 @@ pixels = numpy.zeros({shape}, numpy.float32){batch}
 {run}
 # With clearvit: cv.load({f"{facts.format}:{out.as_posix()}"!r}).tokens("photo.jpg")
 """
-
-
-def _check_quantize(format: RuntimeFormat, quantize: Quantize | None) -> None:
-    if quantize and format == "openvino":
-        raise ModelError(
-            "int8 for OpenVINO needs calibration by nncf, which clearvit does not do; use"
-            ' format="onnx" for int8.'
-        )
 
 
 def _facts(backbone: VitBackbone, format: RuntimeFormat, batch: int | None) -> GraphFacts:
@@ -185,32 +210,29 @@ def _convert(folder: Path) -> None:
     source.unlink()
 
 
-def _quantize(path: Path) -> None:
-    """Store the weights of matrix products as int8; activations are quantized as they come."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    whole = path.with_name("float.onnx")
-    path.rename(whole)
-    with quiet():
-        # Unsigned, since sums of signed products overflow on x86 without VNNI. Nearest to the
-        # original on the demo model: cosine 0.990; signed 0.986, signed with 7 bits 0.975.
-        quantize_dynamic(whole, path, weight_type=QuantType.QUInt8, per_channel=True)
-    whole.unlink()
-
-
 def _notes(facts: GraphFacts, check: Check) -> tuple[str, ...]:
     height, width = facts.size
     notes = [f"the graph runs at {height}x{width} px only; its position embeddings are fixed"]
     if facts.batch is not None:
         notes.append(f"it takes {facts.batch} images at a time; cv.load fills up what is missing")
     if facts.quantize:
-        notes.append(
-            f"int8 changes the tokens: mean cosine {check.cosine:.4f} to the original on synthetic"
-            " images; measure your task before you use it"
-        )
+        notes.append(_quantized_note(facts.quantize, check))
     elif check.ties:
         notes.append(
             f"{check.ties} tokens of the check were left out: two patches scored the same within"
             " rounding, so another one was kept or copied"
         )
     return tuple(notes)
+
+
+def _quantized_note(quantize: str, check: Check) -> str:
+    """Say how far the tokens are from the original's."""
+    words = f"{quantize} changes the tokens: mean cosine {check.cosine:.4f} to the original's"
+    if check.prefix_cosine is not None:
+        words += f" (class token and registers {check.prefix_cosine:.4f})"
+    words += f" on {check.images} images"
+    words += " that took no part in the calibration" if check.photos else " of noise and colors"
+    judged = check.cosine if check.prefix_cosine is None else check.prefix_cosine
+    if judged < NEAR:
+        words += f"; that is below {NEAR}"
+    return f"{words}; measure your task before you use it"

@@ -21,14 +21,14 @@ from clearvit.training.config import (
     weight_decay_option,
 )
 
-Scorer = Literal["class", "fuse", "merge", "plain", "random"]
+Scorer = Literal["fuse", "class", "merge", "plain", "random"]
 """Which patches are kept, without training.
 
-- `class`: those the class token attends to; the others are dropped. Best for the class token.
 - `fuse`: similar patches are merged in pairs, but those the class token attends to are held back;
-  where more than two fifths go at a stage, its attention alone decides. Best for maps, and nearly
-  as good for the class token.
-- `merge`: similar patches are merged in pairs; none is dropped. Good for maps.
+  where more than two fifths go at a stage, its attention alone decides. The default: best over
+  three models, for the class token and for maps.
+- `class`: those the class token attends to; the others are dropped, none is averaged.
+- `merge`: similar patches are merged in pairs, whatever the class token attends to.
 - `plain`: regions of 2 x 2 patches with the least variance of pixels enter as one larger patch,
   before the first block; nothing is removed later. For large images.
 - `random`: the same random positions in every image; a baseline.
@@ -47,6 +47,8 @@ RatioTarget = Literal["image", "batch"]
 Augmentation = Literal["flip", "deit", "none"]
 
 SCORERS: tuple[Scorer, ...] = get_args(Scorer)
+DEFAULT_SCORER: Scorer = "fuse"  # by benchmarks/prune_choice.py
+DROPPING_SCORER: Scorer = "class"  # where merging is not wanted
 FILLS: tuple[Fill, ...] = get_args(Fill)
 SPEED = re.compile(r"\s*(\d+(?:\.\d+)?)x\s*")
 
@@ -107,7 +109,7 @@ class PruneConfig(Options):
         None,
         "Rule that decides which patches are kept where nothing is trained.",
         panel="Pruning",
-        shown="class; with images trained predictors decide",
+        shown="fuse; with images trained predictors decide",
     )
     fill: Fill = option(
         "similar",
@@ -118,7 +120,7 @@ class PruneConfig(Options):
         None,
         "Merge similar patches instead of dropping some.",
         panel="Pruning",
-        shown="with fuse, merge and fine-tuning",
+        shown="with the default, merge and fine-tuning",
     )
     size: int | Size | None = size_option("Pruning")
     preset: Literal["dynamicvit"] | None = option(
@@ -237,6 +239,11 @@ class PruneConfig(Options):
             speed_target(self.keep)
         elif isinstance(self.keep, bool) or not isinstance(self.keep, (int, float, tuple)):
             raise _bad_keep(self.keep)
+
+    @property
+    def untrained_scorer(self) -> Scorer:
+        """The rule that decides where nothing is trained."""
+        return self.scorer or (DROPPING_SCORER if self.merge is False else DEFAULT_SCORER)
 
     def training_options(self) -> list[str]:
         """Name the options of training that differ from their defaults."""

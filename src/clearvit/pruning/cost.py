@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.capture import shares_projection
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.options import Size
@@ -24,7 +25,7 @@ class Macs:
 
     dense: float  # embedding, all blocks with all patches, classifier
     network: float  # the same with the kept patches only, without scoring
-    scoring: float  # predictors, keys and attention rows computed again, matching, learned fill
+    scoring: float  # predictors, attention rows, matching, learned fill; keys projected again
 
     @property
     def total(self) -> float:
@@ -119,18 +120,21 @@ def _scoring(backbone: PrunedBackbone, counts: list[int]) -> float:
 
 
 def _capturing(backbone: PrunedBackbone, stage: int, before: int, after: int) -> float:
-    """MACs of projecting queries and keys once more, and of comparing them."""
+    """MACs of comparing queries and keys, and of projecting them again where that is needed."""
     plan, prefix = backbone.plan, len(backbone.prefix_names)
     attention = backbone.network.blocks[plan.stages[stage] - 1].attn
     inner = attention.num_heads * attention.head_dim
     length, kinds = prefix + before, set(backbone.captures_before(plan.stages[stage]))
-    total = 0
+    rows, again = 0, kinds & {"query", "key"}
     if "prefix_attention" in kinds:
-        total += prefix * inner * (backbone.width + length)
-        kinds = kinds - {"prefix_attention"} | {"key"}
+        rows, again = prefix, again | {"key"}
     elif "query" in kinds:
-        total += length * inner
-    total += len(kinds) * length * backbone.width * inner
+        rows = 1  # the mean query
+    total = rows * length * inner
+    if not shares_projection(attention):
+        total += (len(again) * length + prefix * ("prefix_attention" in kinds)) * (
+            backbone.width * inner
+        )
     if plan.compares_keys:
         halves = plan.scorer == "merge" or (plan.merge and removes_pairs(before, after))
         pairs = (before + 1) // 2 * (before // 2) if halves else before * after

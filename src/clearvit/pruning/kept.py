@@ -20,9 +20,10 @@ from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.report.figure import Panel, draw_panels, save_figure
 
 SHOWN = 480  # pixels of the longer side of a drawn image
-FADED = 0.82  # how white a dropped patch is
+DARK = 0.22  # brightness that is left of a dropped patch
 CAPTION = (
-    "Bright patches are still in the sequence when the named block begins; pale ones were removed."
+    "Full color: patches still in the sequence when the named block begins. Dark: removed before"
+    " it, or merged into one of the others."
 )
 
 
@@ -67,20 +68,19 @@ def _row(backbone: PrunedBackbone, tokens: Tokens, image: Image.Image) -> list[P
         mask = tokens.kept_stages[stage][0].cpu().numpy().reshape(tokens.grid)
         note = f"{int(mask.sum())} of {total} ({100 * mask.mean():.0f} %)"
         panels.append(
-            Panel(f"block {stage}", image=fade_dropped(_thumbnail(image), mask), note=note)
+            Panel(f"block {stage}", image=darken_dropped(_thumbnail(image), mask), note=note)
         )
     return panels
 
 
-def fade_dropped(image: NDArray[np.uint8], kept: NDArray[np.bool_]) -> NDArray[Any]:
-    """Whiten the dropped patches of an image (height, width, 3) in 0..1; kept is (H, W)."""
+def darken_dropped(image: NDArray[np.uint8], kept: NDArray[np.bool_]) -> NDArray[Any]:
+    """Darken the dropped patches of an image (height, width, 3) in 0..1; kept is (H, W)."""
     height, width = image.shape[:2]
     rows = np.arange(height) * kept.shape[0] // height
     columns = np.arange(width) * kept.shape[1] // width
     shown = kept[rows[:, None], columns[None, :], None]
     bright = image.astype(np.float64) / 255
-    pale = FADED + (1 - FADED) * bright.mean(axis=2, keepdims=True)
-    return np.where(shown, bright, pale)
+    return np.where(shown, bright, DARK * bright.mean(axis=2, keepdims=True))
 
 
 def _thumbnail(image: Image.Image) -> NDArray[np.uint8]:

@@ -17,6 +17,13 @@ from clearvit.pruning.pruning_plan import LEAST_PLAIN, make_plan
 from clearvit.pruning.speed import find_keep
 from clearvit.runs import claim_files
 
+LEAST = 0.34  # of the patches after the last stage, as keep=0.7 leaves with three stages
+UNTRAINED_NOTE = (
+    "note: with so few patches and no training, the class token of each of three models fell below"
+    " a cosine of 0.9 to the dense one. Give images to train on, or keep 0.7 or more; clearvit"
+    " bench MODEL --keep ... --images DIR measures it on yours"
+)
+
 
 @with_options(PruneConfig)
 def prune(
@@ -58,6 +65,8 @@ def prune(
         if out is not None:
             claim_files(Path(out), (), kind="prune")  # refuse before the work
         pruned = prune_untrained(dense, config)
+        if progress and pruned.plan.keep[-1] < LEAST:
+            progress("prune", 0, 0, UNTRAINED_NOTE)
         if out is not None:
             save(pruned, out, kind="prune")
         return pruned
@@ -90,7 +99,7 @@ def prune_untrained(dense: VitBackbone, config: PruneConfig) -> PrunedBackbone:
             dense.depth,
             keep=keep,
             stages=config.stages,
-            scorer=config.scorer or "class",
+            scorer=config.untrained_scorer,
             fill=config.fill,
             merge=config.merge,
         )
@@ -111,12 +120,6 @@ def _check_trainable(config: PruneConfig) -> None:
         raise OptionError(
             f"scorer='{config.scorer}' needs no training; leave the images out, or the scorer.",
             "scorer",
-        )
-    if isinstance(config.keep, str):  # a resumed run would measure anew
-        raise OptionError(
-            f"a training needs fractions to keep; find them with keep='{config.keep}' and no images"
-            " first.",
-            "keep",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from clearvit.errors import ModelError
 from clearvit.options import Size
-from clearvit.pruning.config import Fill, Scorer
+from clearvit.pruning.config import DEFAULT_SCORER, Fill, Scorer
 
 STAGES = 3
 MERGING: tuple[Scorer, ...] = ("fuse", "merge", "plain")
@@ -61,7 +61,7 @@ def make_plan(
     *,
     keep: float | Sequence[float] = 0.7,
     stages: Sequence[int] | None = None,
-    scorer: Scorer | None = "class",
+    scorer: Scorer | None = DEFAULT_SCORER,
     fill: AnyFill = "similar",
     merge: bool | None = None,
 ) -> Plan:

@@ -23,7 +23,9 @@ class Choice(NamedTuple):
 
 def select_top(scores: Tensor, count: int) -> Tensor:
     """Pick the `count` highest of (B, K) and give their indices in ascending order, (B, count)."""
-    return scores.topk(count, dim=1).indices.sort(dim=1).values
+    highest = scores.topk(count, dim=1).indices
+    # not sort(), which graphs hold as a top-k of a number that is not written in the file
+    return highest.topk(count, dim=1, largest=False).values
 
 
 def assign_most_similar(key: Tensor, kept: Tensor) -> Choice:
@@ -108,8 +110,15 @@ def merge_tokens(x: Tensor, sizes: Tensor, choice: Choice) -> tuple[Tensor, Tens
 
 
 def gather_rows(x: Tensor, indices: Tensor) -> Tensor:
-    """Take rows (B, R) of each image, (B, T, C) -> (B, R, C)."""
-    return x.gather(1, indices[..., None].expand(-1, -1, x.shape[-1]))
+    """Take rows (B, R) of each image, (B, T, C) -> (B, R, C).
+
+    Rows of all images are numbered through, so that each is copied whole: exported graphs get one
+    plain gather instead of one that looks up every value.
+    """
+    batch, length, width = x.shape
+    first = torch.arange(batch, device=indices.device)[:, None] * length
+    rows = x.reshape(batch * length, width).index_select(0, (indices + first).flatten())
+    return rows.view(batch, indices.shape[1], width)
 
 
 def _rank(scores: Tensor) -> Tensor:

@@ -270,7 +270,7 @@ def test_labels_are_those_of_image_folders(labelled, photos):
     [
         ({"keep": 1.0}, "nothing to train"),
         ({"keep": 1.5}, "at most 1"),
-        ({"keep": "2x"}, "needs fractions"),
+        ({"keep": "0.5x"}, "above 1"),
         ({"scorer": "fuse"}, "needs no training"),
         ({"stages": [3]}, "from 1 to 2"),
         ({"batch": 99}, "fewer than a batch"),

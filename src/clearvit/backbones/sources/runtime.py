@@ -53,7 +53,11 @@ LIBRARIES: dict[RuntimeFormat, str] = {"onnx": "onnxruntime", "openvino": "openv
 PIXELS, PATCHES, PREFIX, KEPT, CLASSES = "pixels", "patches", "prefix", "kept", "classes"
 VERSION = 1
 # All that OpenVINO may be told by a file: others name directories, plug-ins and log files.
-SETTINGS = {"SNIPPETS_MODE": one_of("ENABLE", "DISABLE", "IGNORE_CALLBACK")}
+PRECISION = "INFERENCE_PRECISION_HINT"
+SETTINGS = {
+    "SNIPPETS_MODE": one_of("ENABLE", "DISABLE", "IGNORE_CALLBACK"),
+    PRECISION: one_of("f32", "bf16"),
+}
 _PREFIX_NAMES = ("class", "distillation", "register")
 RULES: dict[str, Rule] = {  # of CONFIG
     "version": one_of(VERSION),
@@ -67,7 +71,7 @@ RULES: dict[str, Rule] = {  # of CONFIG
     "preprocessing": PREPROCESSING_RULE,
     "pruned": flag,
     "batch": either(nothing, whole(1, 65536)),
-    "quantize": either(nothing, one_of("int8")),
+    "quantize": either(nothing, one_of("int8", "bf16")),
     "macs": either(nothing, number(0, 1e18)),
     "scale": whole(1, 16),
     "settings": table(SETTINGS, optional=SETTINGS),
@@ -332,8 +336,11 @@ def _openvino_engine(path: Path, threads: int, facts: GraphFacts) -> Engine:
     import openvino
 
     # Without the hint newer CPUs compute in half precision, which no parity check would pass.
-    exact = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(str(path), "CPU", {**exact, **facts.settings})
+    core, settings = openvino.Core(), {PRECISION: "f32", **facts.settings}
+    if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        settings[PRECISION] = "f32"  # emulated half precision is many times slower
+    settings["INFERENCE_NUM_THREADS"] = str(threads)
+    compiled = core.compile_model(str(path), "CPU", settings)
 
     def run(pixels: NDArray[np.float32]) -> Arrays:
         found = compiled(pixels)

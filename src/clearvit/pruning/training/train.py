@@ -17,7 +17,7 @@ from clearvit.errors import TrainingError
 from clearvit.files import write_json
 from clearvit.images import ImageSource, Skipped, find_images, listing_of
 from clearvit.progress import Progress
-from clearvit.pruning.config import PruneConfig
+from clearvit.pruning.config import DEFAULT_SCORER, PruneConfig
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.pruned_files import save_pruned
 from clearvit.pruning.pruning_plan import Plan, make_plan
@@ -26,6 +26,7 @@ from clearvit.pruning.training.folder_labels import read_labels
 from clearvit.pruning.training.masked import check_maskable
 from clearvit.pruning.training.masked_student import MaskedStudent
 from clearvit.pruning.training.predictor_task import PredictorTask, TrainingImages
+from clearvit.pruning.training.trained_speed import find_speed
 from clearvit.runs import claim, claim_files, output_directory
 from clearvit.training.held_out import check_batch_fits, filter_readable, split_held_out
 from clearvit.training.loop import BEST, STATE, FitConfig, accelerator_for, check_divisible, fit
@@ -36,6 +37,7 @@ TRAINING, FINETUNE = "training", "finetune"  # directories, one in the other
 RESULT = "training.json"
 FREEZE = 5 / 30  # fraction of the epochs in which the rate rises and the backbone is frozen
 WARMUP, FINETUNING = 4, 4  # epochs, where nothing else is asked for
+NEAR = 0.9  # cosine of the output to the dense model's below which the report says so
 END = 0.05  # fraction of the learning rate that is left at the end
 NO_EFFECT = ("overwrite", "grad_checkpointing", "objective", "labels", "preset")  # or resolved
 
@@ -48,7 +50,7 @@ class TrainingReport:
     epoch was chosen; with labels "accuracy" and "cross_entropy" too.
     """
 
-    before: dict[str, float]  # of the scorer "class", which needs no training
+    before: dict[str, float]  # of the default scorer, which needs no training
     after: dict[str, float]  # of the result
     best_epoch: int  # of the last stage of training; 0: before it
     epochs: list[dict[str, float]]  # one row per epoch, that before training first
@@ -59,10 +61,12 @@ class TrainingReport:
         if not self.after.get("output"):
             return f"trained for {self.best_epoch} epochs, nothing held out"
         words = (
-            f"held-out cosine to the dense model: output {self.after['output']:.4f} (class"
-            f" attention, not trained, {self.before['output']:.4f}), map {self.after['map']:.4f}"
+            f"held-out cosine to the dense model: output {self.after['output']:.4f} (default"
+            f" scorer, not trained, {self.before['output']:.4f}), map {self.after['map']:.4f}"
             f" ({self.before['map']:.4f})"
         )
+        if self.after["output"] < NEAR:
+            words += f"; the output is below {NEAR}: train longer, on more images, or keep more"
         if "accuracy" in self.after:
             words += f"; accuracy {self.after['accuracy']:.3f} ({self.before['accuracy']:.3f})"
         return f"{words}; epoch {self.best_epoch}"
@@ -92,9 +96,15 @@ def train_pruned(
     progress: Progress | None,
 ) -> PrunedBackbone:
     """Train predictors that choose the patches to keep, with the dense model as teacher."""
-    job = _prepare(dense, images, config, progress)
     with output_directory(out) as folder:
-        return _train(job, folder, progress)
+        speed = None
+        if isinstance(config.keep, str):
+            speed = find_speed(dense, config, folder)
+            config = dataclasses.replace(config, keep=speed.keep)
+        job = _prepare(dense, images, config, progress)
+        pruned = _train(job, folder, progress)
+    pruned.speed = speed
+    return pruned
 
 
 def _prepare(
@@ -127,7 +137,8 @@ def _prepare(
     classes = int(dense.network.num_classes) if logits else 0
     labels = read_labels(images, sources, config.labels, classes=classes)
     if progress:
-        output = "class scores" if logits else "tokens"
+        plain = "tokens" if dense.text is None else "image embedding and tokens"
+        output = "class scores" if logits else plain
         known = "with the labels of its folders" if labels else "without labels"
         progress("prune", 0, 0, f"note: trained {known}, to give the {output} of the dense model")
     unfreeze = labels is not None if config.unfreeze is None else config.unfreeze
@@ -265,8 +276,8 @@ def _fit(
 
 
 def _untrained(dense: VitBackbone, plan: Plan) -> PrunedBackbone:
-    """The baseline: the same plan with the best scorer that needs no training."""
-    return PrunedBackbone(dense, dataclasses.replace(plan, scorer="class", merge=False))
+    """The baseline: the same plan with the default scorer, which needs no training."""
+    return PrunedBackbone(dense, dataclasses.replace(plan, scorer=DEFAULT_SCORER, merge=True))
 
 
 def _result(job: Job, student: MaskedStudent, tuned: PrunedStudent | None) -> PrunedBackbone:
