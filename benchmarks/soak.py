@@ -72,7 +72,9 @@ def prepare(folder: Path) -> None:
     for number in range(2):
         name, halves = f"example-{number}.png", np.zeros((40, 40), np.uint8)
         halves[:, 20:] = 1
-        shutil.copy(folder / "images" / f"images-{number:02d}.png", folder / "examples/images" / name)
+        shutil.copy(
+            folder / "images" / f"images-{number:02d}.png", folder / "examples/images" / name
+        )
         Image.fromarray(halves).save(folder / "examples/masks" / name)
 
 

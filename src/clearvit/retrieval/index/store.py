@@ -6,12 +6,12 @@ Every write is one commit, so a process that is killed leaves the table as it wa
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from clearvit.errors import StoreError, missing_extra
-from clearvit.files import why_not_written
 from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
 from clearvit.retrieval.index.arrow_rows import (
     FILTERS,
@@ -33,6 +32,7 @@ from clearvit.retrieval.index.arrow_rows import (
     to_arrow,
     to_matrix,
 )
+from clearvit.retrieval.index.commits import clean_once, write
 
 TABLE, NEXT, DECISIONS = "images", "images_next", "decisions"
 ATTEMPTS, PAUSE = 4, 0.05  # to read while another process tidies up; seconds
@@ -72,8 +72,9 @@ class Store:
         database = _connect(where, storage)
         if _open_table(database, name, where) is None:
             _check_empty(where)
-            with _writing(f"cannot write the index '{where}'"):
-                database.create_table(name, schema=table_schema(spec), exist_ok=True)
+            schema = table_schema(spec)
+            write(where, lambda: database.create_table(name, schema=schema, exist_ok=True))
+        clean_once(where)
         return Store.open(location, storage, name=name)
 
     @staticmethod
@@ -93,20 +94,22 @@ class Store:
         begun = _open_table(database, NEXT, where)
         text = ((begun.schema.metadata or {}) if begun is not None else {}).get(KEY)
         if begun is not None and (text is None or FeatureSpec.from_json(text.decode()) != spec):
-            with _writing(f"cannot write the index '{where}'"):
-                database.drop_table(NEXT)
+            write(where, lambda: database.drop_table(NEXT))
         return Store.create(location, spec, storage, name=NEXT)
 
     def take_place(self, storage: Mapping[str, str] | None) -> Store:
         """Put this table in the place of the index, in one commit; returns the index."""
-        with _writing(f"cannot write the index '{self.location}'"):
+
+        def replace_table() -> None:
             rows = self._table.search().to_batches()
             self._database.create_table(
                 TABLE, rows, schema=table_schema(self.spec), mode="overwrite"
             )
-            for name in (NEXT, DECISIONS):  # decisions were made on the old images
-                if _open_table(self._database, name, self.location) is not None:
-                    self._database.drop_table(name)
+
+        write(self.location, replace_table)
+        for name in (NEXT, DECISIONS):  # decisions were made on the old images
+            if _open_table(self._database, name, self.location) is not None:
+                write(self.location, functools.partial(self._database.drop_table, name))
         return Store.open(self.location, storage)
 
     @staticmethod
@@ -159,9 +162,7 @@ class Store:
         if not entries:
             return
         data = to_arrow(entries, features, self.spec)
-        with _writing(f"cannot write the index '{self.location}'"):
-            merge = self._table.merge_insert("name").when_matched_update_all()
-            merge.when_not_matched_insert_all().execute(data)
+        self._write(lambda: _merge(self._table, "name", data))
 
     def remove_doubles(self) -> None:
         """Keep one row of each name: two processes that add an image at once both insert it."""
@@ -176,14 +177,12 @@ class Store:
                 doubled.append(str(row["_rowid"]))
             seen.add(row["name"])
         if doubled:
-            with _writing(f"cannot write the index '{self.location}'"):
-                self._table.delete(f"_rowid IN ({', '.join(doubled)})")
+            self._write(lambda: self._table.delete(f"_rowid IN ({', '.join(doubled)})"))
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove images in one commit."""
         if names:
-            with _writing(f"cannot write the index '{self.location}'"):
-                self._table.delete(f"name IN ({_quoted(names)})")
+            self._write(lambda: self._table.delete(f"name IN ({_quoted(names)})"))
 
     def nearest(
         self, query: Tensor, count: int, *, where: str | None, with_features: bool, exact: bool
@@ -219,20 +218,22 @@ class Store:
         """Build the approximate nearest-neighbor index (HNSW), or take new images into it."""
         from lancedb.index import HnswSq
 
-        with _writing(f"cannot write the index '{self.location}'"):
+        def build() -> None:
             if self.has_ann_index:
                 self._table.optimize()
             else:
                 self._table.create_index("vector", config=HnswSq(distance_type="cosine"))
+
+        self._write(build)
 
     def compact(self, *, keep: timedelta, always: bool = False) -> None:
         """Merge the fragments that many small writes leave, and drop versions older than `keep`."""
         fragments = self._table.stats()["fragment_stats"]["num_fragments"]
         if fragments < 2 or (fragments < FRAGMENTS and not always):
             return
-        with _writing(f"cannot write the index '{self.location}'"), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # readers look for the newest version
-            self._table.optimize(cleanup_older_than=keep)
+            self._write(lambda: self._table.optimize(cleanup_older_than=keep))
 
     def load_decision(self, key: str) -> str | None:
         """Read what `save_decision` wrote under a key; None if nothing."""
@@ -245,10 +246,12 @@ class Store:
 
     def save_decision(self, key: str, value: str) -> None:
         """Keep a short text under a key, beside the images."""
-        with _writing(f"cannot write the index '{self.location}'"):
+
+        def save() -> None:
             table = self._database.create_table(DECISIONS, schema=decision_schema(), exist_ok=True)
-            merge = table.merge_insert("key").when_matched_update_all()
-            merge.when_not_matched_insert_all().execute([{"key": key, "value": value}])
+            _merge(table, "key", [{"key": key, "value": value}])
+
+        write(self.location, save)
 
     def _rows(self, found: Any, with_features: bool) -> Rows:
         light = found.select(list(FILTERS)).to_pylist()
@@ -263,6 +266,9 @@ class Store:
                 weights=to_matrix(found["weights"], cells),
             )
         return Rows([Entry(**row) for row in light], similarity, features)
+
+    def _write(self, action: Callable[[], Any]) -> None:
+        write(self.location, action, self._table.checkout_latest)
 
     def _read(self, action: Callable[[], Any], where: str | None = None) -> Any:
         """Read; while another process tidies up its files, try again with the newest version.
@@ -361,15 +367,10 @@ def _check_empty(location: str) -> None:
         )
 
 
-@contextmanager
-def _writing(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, OSError, ValueError) as error:
-        raise StoreError(
-            f"{what}: {why_not_written(error)}. What was written before is kept; run the same"
-            " command again."
-        ) from error
+def _merge(table: Any, column: str, data: Any) -> None:
+    """Insert rows; those of the same value in a column are replaced."""
+    merge = table.merge_insert(column).when_matched_update_all()
+    merge.when_not_matched_insert_all().execute(data)
 
 
 def _quoted(names: Sequence[str]) -> str:
