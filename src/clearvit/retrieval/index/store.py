@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,21 @@ from clearvit.retrieval.index.arrow_rows import (
     decision_schema,
     table_schema,
     to_arrow,
-    to_matrix,
+    to_features,
 )
 from clearvit.retrieval.index.commits import clean_once, write
+from clearvit.retrieval.index.filters import first_line, whole_filter, wrong_filter
+from clearvit.retrieval.index.whitening_table import (
+    drop_whitenings,
+    load_whitenings,
+    save_whitenings,
+)
 
 TABLE, NEXT, DECISIONS = "images", "images_next", "decisions"
 ATTEMPTS, PAUSE = 4, 0.05  # to read while another process tidies up; seconds
 FEATURES = ("patches", "weights")
 FRAGMENTS = 64  # of a table that may add up before they are merged
+SCANNED = 2048  # rows of a scan at a time
 REFINED = 4  # candidates of an approximate search that are compared exactly, per hit
 
 
@@ -72,10 +78,22 @@ class Store:
         database = _connect(where, storage)
         if _open_table(database, name, where) is None:
             _check_empty(where)
+            save_whitenings(database, where, spec)
             schema = table_schema(spec)
             write(where, lambda: database.create_table(name, schema=schema, exist_ok=True))
         clean_once(where)
         return Store.open(location, storage, name=name)
+
+    @staticmethod
+    def find(location: str | Path, storage: Mapping[str, str] | None) -> Store | None:
+        """Open an index to write to, if there is one."""
+        where = os.fspath(location)
+        missing = "://" not in where and not os.path.isdir(where)
+        database = None if missing else _connect(where, storage)
+        if database is None or _open_table(database, TABLE, where) is None:
+            return None
+        clean_once(where)
+        return Store.open(location, storage)
 
     @staticmethod
     def begin_again(
@@ -85,12 +103,10 @@ class Store:
 
         What a killed run began with the same options is continued. None if there is no index yet.
         """
-        where = os.fspath(location)
-        missing = "://" not in where and not os.path.isdir(where)
-        database = None if missing else _connect(where, storage)
-        if database is None or _open_table(database, TABLE, where) is None:
+        if Store.find(location, storage) is None:  # which refuses a table of others
             return None
-        Store.open(location, storage)  # which refuses a table of others
+        where = os.fspath(location)
+        database = _connect(where, storage)
         begun = _open_table(database, NEXT, where)
         text = ((begun.schema.metadata or {}) if begun is not None else {}).get(KEY)
         if begun is not None and (text is None or FeatureSpec.from_json(text.decode()) != spec):
@@ -107,6 +123,7 @@ class Store:
             )
 
         write(self.location, replace_table)
+        drop_whitenings(self._database, self.location, self.spec)
         for name in (NEXT, DECISIONS):  # decisions were made on the old images
             if _open_table(self._database, name, self.location) is not None:
                 write(self.location, functools.partial(self._database.drop_table, name))
@@ -129,21 +146,25 @@ class Store:
         text = (table.schema.metadata or {}).get(KEY)
         if text is None:
             raise StoreError(f"the table in '{where}' was not made by clearvit.")
-        return Store(database, table, FeatureSpec.from_json(text.decode()), where)
+        spec = FeatureSpec.from_json(text.decode())
+        return Store(database, table, load_whitenings(database, where, spec), where)
 
     def check_spec(self, ours: FeatureSpec) -> None:
         """Refuse to mix models or options in one index."""
         theirs = self.spec
-        if theirs == replace(ours, model=theirs.model):
-            return
+        same = ("fingerprint", "size", "grid", "descriptor", "patch_weights")
+        if all(getattr(theirs, name) == getattr(ours, name) for name in same):
+            if theirs.asked in ("", ours.asked):
+                return
         if theirs.fingerprint != ours.fingerprint and theirs.size == ours.size:
             same = theirs.model == ours.model
             what = f"other weights of '{ours.model}'" if same else f"'{theirs.model}'"
             reason = f"it was made by {what}" + ("" if same else f", not by '{ours.model}'")
         else:
-            names = ("size", "grid", "descriptor", "patch_weights")
+            names = ("size", "grid", "descriptor", "patch_weights", "asked")
             pairs = [(name, getattr(theirs, name), getattr(ours, name)) for name in names]
-            reason = ", ".join(f"{name} was {a}, now {b}" for name, a, b in pairs if a != b)
+            shown = [(n.replace("asked", "facet"), a, b) for n, a, b in pairs if a != b]
+            reason = ", ".join(f"{name} was {a}, now {b}" for name, a, b in shown)
         raise StoreError(
             f"the index '{self.location}' cannot be continued: {reason}. Choose another directory,"
             " or overwrite to start again."
@@ -195,10 +216,23 @@ class Store:
             search = search.distance_type("cosine").select(columns).limit(count)
             search = search.bypass_vector_index() if exact else search.refine_factor(REFINED)
             if where:
-                search = search.where(_whole_filter(where), prefilter=True)
+                search = search.where(whole_filter(where), prefilter=True)
             return search.to_arrow()
 
         return self._rows(self._read(run, where), with_features)
+
+    def scan(self, columns: Sequence[str], *, where: str | None) -> Iterator[Any]:
+        """Read columns of all images, some thousand rows at a time, as Arrow record batches."""
+
+        def run() -> Any:
+            search = self._table.search().select(list(columns))
+            if where:
+                search = search.where(whole_filter(where))
+            return search.to_batches(SCANNED)
+
+        reader = self._read(run, where)
+        while (batch := self._read(lambda: next(iter(reader), None), where)) is not None:
+            yield batch
 
     def fetch(self, names: Sequence[str]) -> Rows:
         """Read images with their features, sorted by name."""
@@ -257,14 +291,7 @@ class Store:
         light = found.select(list(FILTERS)).to_pylist()
         distance = found["_distance"].to_numpy() if "_distance" in found.column_names else ()
         similarity = 1 - torch.tensor(np.asarray(distance, dtype=np.float32))
-        features = None
-        if with_features:
-            cells, width = self.spec.cells, self.spec.width
-            features = ImageFeatures(
-                descriptors=to_matrix(found["vector"], self.spec.channels),
-                patches=to_matrix(found["patches"], cells * width).unflatten(1, (cells, width)),
-                weights=to_matrix(found["weights"], cells),
-            )
+        features = to_features(found, self.spec) if with_features else None
         return Rows([Entry(**row) for row in light], similarity, features)
 
     def _write(self, action: Callable[[], Any]) -> None:
@@ -281,13 +308,13 @@ class Store:
             except ValueError as error:
                 if where is None:
                     raise StoreError(f"cannot read the index '{self.location}': {error}") from error
-                raise _wrong_filter(where, error) from error
+                raise wrong_filter(where, error) from error
             except (RuntimeError, OSError) as error:
                 if where is not None and self._is_readable():
-                    raise _wrong_filter(where, error) from error
+                    raise wrong_filter(where, error) from error
                 if attempt == ATTEMPTS - 1:
                     raise StoreError(
-                        f"cannot read the index '{self.location}': {_first_line(error)} If another"
+                        f"cannot read the index '{self.location}': {first_line(error)} If another"
                         " process is writing it, try again; if files of it are missing, build it"
                         " again with --overwrite."
                     ) from error
@@ -301,28 +328,6 @@ class Store:
         except (RuntimeError, OSError, ValueError):
             return False
         return True
-
-
-def _wrong_filter(where: str, error: Exception) -> StoreError:
-    reason = _first_line(error).removeprefix("Invalid input, ").split(". Valid fields")[0]
-    return StoreError(
-        f'the filter "{where}" cannot be used: {reason.split(", /")[0]}. Write SQL over'
-        f" {', '.join(FILTERS)}, such as \"label = 'cats' AND bytes > 1000\"."
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _whole_filter(where: str) -> str:
-    """Put a filter in parentheses: the database ignores text after a complete expression."""
-    depth = 0
-    for mark in re.sub(r"'[^']*'|\"[^\"]*\"", "", where):
-        depth += {"(": 1, ")": -1}.get(mark, 0)
-        if depth < 0:
-            raise ValueError("it closes a parenthesis that it never opened")
-    return f"({where}\n)"
 
 
 def _connect(location: str, storage: Mapping[str, str] | None) -> Any:
