@@ -25,7 +25,7 @@ from clearvit.stats import Interval, bootstrap
 NEAREST = 5
 FOUND = 0.25  # what finding the image counts, beside 1 for keeping the neighbors
 DESCRIPTORS = ((64, 0.25), (64, 0.5), (128, 0.5))  # channels and power of the whitenings tried
-RATIOS = (1.0, 2.0, 8.0)  # spread of weight x patch similarity over that of the cosines
+RATIOS = (0.5, 1.0, 2.0, 8.0)  # spread of weight x patch similarity over that of the cosines
 PATCH_GAIN = 0.03  # that re-ranking must be worth at least, at the lower end of the interval
 LATE = 0.05  # that an inner block must be better than the last one, which knows more of classes
 POWER = 1.0  # of the whitening of patches

@@ -60,13 +60,9 @@ def short_list(backbone: Backbone) -> list[Facet]:
     """List the facets that an automatic choice tries: few, since each costs time."""
     if not backbone.depth:
         return [FINAL]
-    inner, last = round(INNER * backbone.depth) - 1, backbone.depth - 1
-    found = [FINAL]
-    for block in dict.fromkeys((max(inner, 0), last)):
-        facet = Facet("value", block)
-        if _has(backbone, facet):
-            found.append(facet)
-    return found
+    inner, last = max(round(INNER * backbone.depth) - 1, 0), backbone.depth - 1
+    values = [Facet("value", block) for block in dict.fromkeys((last, inner))]
+    return [facet for facet in values if _has(backbone, facet)] or [FINAL]
 
 
 def _has(backbone: Backbone, facet: Facet) -> bool:

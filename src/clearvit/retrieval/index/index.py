@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,19 +13,17 @@ from PIL import Image
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.errors import ImageError, ModelError, StoreError, closest
-from clearvit.images import ImageSource, find_images, read_image
+from clearvit.images import ImageSource, find_images
 from clearvit.options import with_options
 from clearvit.progress import Progress
-from clearvit.retrieval.config import IndexConfig, Matching, SearchConfig
-from clearvit.retrieval.image_features import (
-    FeatureSpec,
-    extract_features,
-    fingerprint_at,
-)
+from clearvit.retrieval.config import IndexConfig, Matching, Region, SearchConfig
+from clearvit.retrieval.image_features import FeatureSpec, fingerprint_at
 from clearvit.retrieval.index.hits import Hit, Hits, Query
 from clearvit.retrieval.index.index_search import search_store
 from clearvit.retrieval.index.planning import asked_config, fit_spec, has_outgrown, plan_spec
+from clearvit.retrieval.index.query_encoding import OneImage, encode_query
 from clearvit.retrieval.index.query_model import check_named, check_query_model
+from clearvit.retrieval.index.region_search import search_region
 from clearvit.retrieval.index.store import Store
 from clearvit.retrieval.index.update import (
     Changes,
@@ -36,7 +33,6 @@ from clearvit.retrieval.index.update import (
     write_images,
 )
 
-OneImage = str | Path | Image.Image | ImageSource
 Images = str | Path | Iterable[object]
 
 
@@ -247,14 +243,20 @@ class Index:
 
         Returns:
             The hits of one query, or a list of these for a list of queries. Without a `weight` the
-            gate decides once per collection whether re-ranking is used; `hits.note` says so.
+            gate decides once per collection whether re-ranking is used; `hits.note` says so. With a
+            `region` every hit has a `box`: where that part of the query lies in it.
         """
-        if isinstance(query, (str, Path, Image.Image, ImageSource)):
-            return search_store(self.store, self._encode(query, backbone=backbone), config)
-        if not query:
+        single = isinstance(query, (str, Path, Image.Image, ImageSource))
+        asked: Sequence[OneImage] = [query] if single else query  # type: ignore[assignment, list-item]
+        if not asked:
             raise ImageError("the list of queries is empty; give at least one image.")
-        queries = [self._encode(one, i, backbone=backbone) for i, one in enumerate(query)]
-        return [search_store(self.store, one, config) for one in queries]
+        run = search_store if config.region is None else search_region
+        queries = [
+            self._encode(one, i, backbone=backbone, region=config.region)
+            for i, one in enumerate(asked)
+        ]
+        found = [run(self.store, one, config) for one in queries]
+        return found[0] if single else found
 
     @with_options(SearchConfig)
     def search_text(self, text: str, *, config: SearchConfig) -> Hits:
@@ -269,8 +271,10 @@ class Index:
                 f"the index of '{self.spec.model}' holds no descriptors in a space shared with"
                 " texts. Build one with a CLIP-like model, such as 'openclip:ViT-B-16/openai'."
             )
-        if config.rerank:
-            raise ModelError("a text has no patches; re-ranking needs an image as query.")
+        if config.rerank or config.region:
+            raise ModelError(
+                "a text has no patches; re-ranking and regions need an image."
+            )
         tower = self.backbone.text
         if tower is None:
             raise ModelError(f"'{self.backbone.name}' has no text tower.")
@@ -310,26 +314,18 @@ class Index:
         hit = Hit(1, value, value, torch.nan, 0.0, rows.entries[0], asked, config, self.store)
         return replace(hit, patch_similarity=hit.explanation().patch_similarity)
 
-    def _encode(self, query: OneImage, number: int = 0, *, backbone: Backbone | None) -> Query:
-        """Read one image and extract its features."""
-        source = query.source if isinstance(query, ImageSource) else query
-        is_path = isinstance(source, (str, Path))
-        name = os.fspath(source) if is_path else f"query {number + 1}"  # type: ignore[arg-type]
-        if isinstance(query, ImageSource):
-            name = query.name
-        if is_path and os.path.isdir(name):
-            raise ImageError(f"'{name}' is a folder; give one image, or a list of images.")
-        try:
-            image = read_image(source)
-        except ImageError as error:
-            raise ImageError(f"the query '{name}' cannot be used: {error}") from error
+    def _encode(
+        self,
+        query: OneImage,
+        number: int = 0,
+        *,
+        backbone: Backbone | None,
+        region: Region | None = None,
+    ) -> Query:
+        """Read one image and extract its features, or those of a part of it."""
         asking = self.backbone if backbone is None else backbone
         note = self.note if backbone is None else check_query_model(backbone, self.store, False)
-        pixels = asking.preprocessing(image, self.spec.size)[None]
-        features = extract_features(asking, pixels.to(asking.device, asking.dtype), self.spec)
-        height, width = self.spec.size
-        aspect = height / width if asking.preprocessing.fit == "crop" else None
-        return Query(name, features, source, aspect, note)
+        return encode_query(query, number, asking, self.spec, note=note, region=region)
 
     def _write(
         self, sources: Sequence[ImageSource], progress: Progress | None, *, continuing: bool

@@ -25,9 +25,9 @@ GROWN = 2.0  # times as many images as before: fitted anew, as long as there wer
 
 def plan_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
     """Resolve all that does not depend on the images."""
-    facets = _facets(backbone, config)
+    facet = FINAL if config.facet == "auto" else parse_facet(config.facet, backbone)
     asked = ", ".join(f"{name}={getattr(config, name)}" for name in ASKED)
-    return replace(make_spec(backbone, config), facet=str(facets[0]), asked=asked)
+    return replace(make_spec(backbone, config), facet=str(facet), asked=asked)
 
 
 def asked_config(spec: FeatureSpec, config: IndexConfig) -> IndexConfig:
