@@ -60,7 +60,7 @@ class Whitening:
 
 def whitenings_to_bytes(whitenings: dict[str, Whitening]) -> bytes:
     """Write whitenings by name, in the format of safetensors."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for name, one in sorted(whitenings.items()):
         tensors |= {f"{name}.mean": one.mean, f"{name}.matrix": one.matrix}
     return save(tensors)

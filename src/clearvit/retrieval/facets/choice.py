@@ -208,14 +208,17 @@ def _patch_similarities(
     parts = [(gallery[:queries], weights[:queries])]
     parts += [(prepare(crop.patches[facet]), crop.weights) for crop in sample.crops]
     return tuple(
-        torch.stack(
-            [
-                chamfer(one @ gallery.transpose(1, 2), u.expand(len(gallery), -1), weights)
-                for one, u in zip(images, own, strict=True)
-            ]
-        )
-        for images, own in parts
+        torch.stack([_chamfer(one, u, gallery, weights) for one, u in zip(*part, strict=True)])
+        for part in parts
     )
+
+
+def _chamfer(one: Tensor, u: Tensor, gallery: Tensor, weights: Tensor) -> Tensor:
+    """Compare one image with G others; as `matching.chamfer`, where every weight is above 0."""
+    cosines = one @ gallery.transpose(1, 2)  # (G, R, R)
+    if bool((u <= 0).any() or (weights <= 0).any()):
+        return chamfer(cosines, u.expand(len(gallery), -1), weights)
+    return (cosines.amax(2) @ u + (cosines.amax(1) * weights).sum(1)) / 2
 
 
 def _points(gain: Interval) -> str:

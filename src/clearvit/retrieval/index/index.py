@@ -272,9 +272,7 @@ class Index:
                 " texts. Build one with a CLIP-like model, such as 'openclip:ViT-B-16/openai'."
             )
         if config.rerank or config.region:
-            raise ModelError(
-                "a text has no patches; re-ranking and regions need an image."
-            )
+            raise ModelError("a text has no patches; re-ranking and regions need an image.")
         tower = self.backbone.text
         if tower is None:
             raise ModelError(f"'{self.backbone.name}' has no text tower.")

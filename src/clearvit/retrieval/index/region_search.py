@@ -75,7 +75,8 @@ def maxsim(patches: Tensor, codes: Tensor) -> Tensor:
     whole = codes.float()
     norms = whole.norm(dim=-1).clamp(min=torch.finfo(torch.float32).tiny)
     cosines = (whole @ patches.T) / norms[..., None]  # (N, P, R)
-    return cosines.amax(1).mean(1)
+    best: Tensor = cosines.amax(1)
+    return best.mean(1)
 
 
 def _score_all(

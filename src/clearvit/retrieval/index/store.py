@@ -152,8 +152,8 @@ class Store:
     def check_spec(self, ours: FeatureSpec) -> None:
         """Refuse to mix models or options in one index."""
         theirs = self.spec
-        same = ("fingerprint", "size", "grid", "descriptor", "patch_weights")
-        if all(getattr(theirs, name) == getattr(ours, name) for name in same):
+        fixed = ("fingerprint", "size", "grid", "descriptor", "patch_weights")
+        if all(getattr(theirs, name) == getattr(ours, name) for name in fixed):
             if theirs.asked in ("", ours.asked):
                 return
         if theirs.fingerprint != ours.fingerprint and theirs.size == ours.size:

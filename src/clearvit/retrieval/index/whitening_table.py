@@ -45,19 +45,16 @@ def load_whitenings(database: Any, location: str, spec: FeatureSpec) -> FeatureS
         return spec
     if not spec.whitening.isalnum():
         raise StoreError(f"the index '{location}' names its whitening wrongly.")
-    try:
+    content = b""
+    with contextlib.suppress(ValueError, RuntimeError, OSError):
         table = database.open_table(WHITENINGS)
         found = table.search().where(f"key = '{spec.whitening}'").limit(1).to_arrow().to_pylist()
-    except (ValueError, RuntimeError, OSError) as error:
-        found, reason = [], error
-    else:
-        reason = None
-    content = found[0]["value"] if found else b""
+        content = found[0]["value"] if found else b""
     if len(content) > LARGEST or hashlib.sha256(content).hexdigest() != spec.whitening:
         raise StoreError(
             f"the whitening of the index '{location}' is missing or damaged; build it again with"
             " --overwrite."
-        ) from reason
+        )
     whitenings = whitenings_from_bytes(content)
     columns = {"descriptor": spec.channels, "patches": spec.width}
     if any(one.matrix.shape[1] != columns.get(name) for name, one in whitenings.items()):
