@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from clearvit.errors import OptionError
 from clearvit.options import Options, Size, option, size_option
 
 Method = Literal["transport", "mutual", "chamfer"]
@@ -90,6 +91,12 @@ class SearchConfig(Matching):
         "Compare with every image even where an approximate nearest-neighbor index exists.",
         panel="Search",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.region is not None and len(self.region) != 4:
+            given = ",".join(map(str, self.region))
+            raise OptionError(f"region is {given}; give four numbers, x0,y0,x1,y1.", "region")
 
     @property
     def matching(self) -> Matching:

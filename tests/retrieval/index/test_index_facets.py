@@ -160,7 +160,7 @@ def test_a_region_outside_the_image_is_refused(real, region):
     index, folder = real
     with pytest.raises(ImageError, match="region"):
         index.search(folder / "chelsea.jpg", region=region)
-    with pytest.raises(ModelError, match="four"):
+    with pytest.raises(OptionError, match="four"):
         index.search(folder / "chelsea.jpg", region=(1, 2, 3))
 
 

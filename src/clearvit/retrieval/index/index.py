@@ -21,7 +21,7 @@ from clearvit.retrieval.image_features import FeatureSpec, fingerprint_at
 from clearvit.retrieval.index.hits import Hit, Hits, Query
 from clearvit.retrieval.index.index_search import search_store
 from clearvit.retrieval.index.planning import asked_config, fit_spec, has_outgrown, plan_spec
-from clearvit.retrieval.index.query_encoding import OneImage, encode_query
+from clearvit.retrieval.index.query_encoding import OneImage, encode_query, open_query
 from clearvit.retrieval.index.query_model import check_named, check_query_model
 from clearvit.retrieval.index.region_search import search_region
 from clearvit.retrieval.index.store import Store
@@ -321,9 +321,10 @@ class Index:
         region: Region | None = None,
     ) -> Query:
         """Read one image and extract its features, or those of a part of it."""
+        opened = open_query(query, number)  # a wrong path should not wait for a model
         asking = self.backbone if backbone is None else backbone
         note = self.note if backbone is None else check_query_model(backbone, self.store, False)
-        return encode_query(query, number, asking, self.spec, note=note, region=region)
+        return encode_query(opened, asking, self.spec, note=note, region=region)
 
     def _write(
         self, sources: Sequence[ImageSource], progress: Progress | None, *, continuing: bool

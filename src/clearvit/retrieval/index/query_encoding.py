@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PIL import Image
@@ -19,25 +19,17 @@ from clearvit.retrieval.index.region_search import cut_region
 OneImage = str | Path | Image.Image | ImageSource
 
 
-def encode_query(
-    query: OneImage,
-    number: int,
-    backbone: Backbone,
-    spec: FeatureSpec,
-    *,
-    note: str,
-    region: Region | None,
-) -> Query:
-    """Read one image and extract its features, or those of a region of it.
+@dataclass(frozen=True)
+class OpenedQuery:
+    """A query that could be read."""
 
-    Args:
-        query: A path, an image, or either with a name.
-        number: Position in the list of queries, which names an image in memory.
-        backbone: Makes the tokens.
-        spec: How features are made.
-        note: What to know about the model.
-        region: x0, y0, x1, y1 in pixels of the image; it is stretched to the size of the model.
-    """
+    name: str
+    source: str | Path | Image.Image
+    image: Image.Image
+
+
+def open_query(query: OneImage, number: int) -> OpenedQuery:
+    """Read one image; its position in a list names an image in memory."""
     source = query.source if isinstance(query, ImageSource) else query
     is_path = isinstance(source, (str, Path))
     name = os.fspath(source) if is_path else f"query {number + 1}"  # type: ignore[arg-type]
@@ -46,18 +38,33 @@ def encode_query(
     if is_path and os.path.isdir(name):
         raise ImageError(f"'{name}' is a folder; give one image, or a list of images.")
     try:
-        image = read_image(source)
+        return OpenedQuery(name, source, read_image(source))
     except ImageError as error:
         raise ImageError(f"the query '{name}' cannot be used: {error}") from error
+
+
+def encode_query(
+    opened: OpenedQuery, backbone: Backbone, spec: FeatureSpec, *, note: str, region: Region | None
+) -> Query:
+    """Extract the features of a query, or of a region of it.
+
+    Args:
+        opened: The image.
+        backbone: Makes the tokens.
+        spec: How features are made.
+        note: What to know about the model.
+        region: x0, y0, x1, y1 in pixels of the image; it is stretched to the size of the model.
+    """
+    name, source, image = opened.name, opened.source, opened.image
     preprocessing = backbone.preprocessing
     height, width = spec.size
     aspect = height / width if preprocessing.fit == "crop" else None
-    whole = None
+    whole = box = None
     if region is not None:
+        box = (region[0], region[1], region[2], region[3])
         whole, source = image, cut_region(image, region, name)
         image, preprocessing = source, replace(preprocessing, fit="squash")
         name = f"{name} [{','.join(map(str, region))}]"
     pixels = preprocessing(image, spec.size)[None]
     features = extract_features(backbone, pixels.to(backbone.device, backbone.dtype), spec)
-    box = None if region is None else (region[0], region[1], region[2], region[3])
     return Query(name, features, source, aspect, note, box, whole)

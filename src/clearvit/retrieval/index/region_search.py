@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from clearvit.errors import ImageError, ModelError
+from clearvit.errors import ImageError
 from clearvit.retrieval.config import Matching, Region, SearchConfig
 from clearvit.retrieval.facets.location import locate
 from clearvit.retrieval.index.arrow_rows import Entry, to_codes
@@ -27,8 +27,6 @@ SMALLEST = 8  # pixels of a side of a region
 
 def cut_region(image: Image.Image, region: Region, name: str) -> Image.Image:
     """Cut a region out of a query, (x0, y0, x1, y1) in its pixels."""
-    if len(region) != 4:
-        raise ModelError(f"region has {len(region)} numbers; give four: x0, y0, x1, y1 in pixels.")
     left, upper, right, lower = region
     if not (0 <= left < right <= image.width and 0 <= upper < lower <= image.height):
         raise ImageError(

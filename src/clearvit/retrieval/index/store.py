@@ -163,8 +163,8 @@ class Store:
         else:
             names = ("size", "grid", "descriptor", "patch_weights", "asked")
             pairs = [(name, getattr(theirs, name), getattr(ours, name)) for name in names]
-            shown = [(n.replace("asked", "facet"), a, b) for n, a, b in pairs if a != b]
-            reason = ", ".join(f"{name} was {a}, now {b}" for name, a, b in shown)
+            shown = [(n.replace("asked", "options"), a, b) for n, a, b in pairs if a != b]
+            reason = ", ".join(f"{name}: {a} before, now {b}" for name, a, b in shown)
         raise StoreError(
             f"the index '{self.location}' cannot be continued: {reason}. Choose another directory,"
             " or overwrite to start again."
