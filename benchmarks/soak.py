@@ -32,6 +32,7 @@ PRELOAD = [
     *("clearvit.cures.cure", "clearvit.pruning.prune", "clearvit.pruning.training.train"),
     *("clearvit.retrieval.index.index", "clearvit.formats.export", "clearvit.shards.extract"),
     *("clearvit.artifacts.report.look", "clearvit.backbones.saved"),  # LanceDB must not be forked
+    *("clearvit.segmentation.segment", "clearvit.microscopy.microscope_page"),
 ]
 IMAGES, ADDED = 24, 6
 CURE: dict[str, Any] = {
@@ -39,6 +40,10 @@ CURE: dict[str, Any] = {
     **{"precision": "no", "keep_anyway": True},
 }
 PRUNE: dict[str, Any] = {"batch": 4, "epochs": 2, "keep": 0.7, "precision": "no"}
+SEGMENT: dict[str, Any] = {
+    **{"method": "prototypes", "scale": 1, "refine": "none"},
+    **{"batch": 2, "coco": True},
+}
 
 
 def prepare(folder: Path) -> None:
@@ -62,6 +67,15 @@ def prepare(folder: Path) -> None:
             name = f"{group}-{number:02d}.png"
             Image.fromarray(pixels).resize((40, 40)).save(folder / group / name)
     (folder / "images" / "broken.png").write_bytes(b"broken")
+    for name in ("images", "masks"):
+        (folder / "examples" / name).mkdir(parents=True)
+    for number in range(2):
+        name, halves = f"example-{number}.png", np.zeros((40, 40), np.uint8)
+        halves[:, 20:] = 1
+        shutil.copy(
+            folder / "images" / f"images-{number:02d}.png", folder / "examples/images" / name
+        )
+        Image.fromarray(halves).save(folder / "examples/masks" / name)
 
 
 def run_verb(verb: str, folder: Path, out: Path) -> None:
@@ -87,6 +101,10 @@ def run_verb(verb: str, folder: Path, out: Path) -> None:
         cv.export(backbone, out, format="hf")
     elif verb == "look":
         cv.look(backbone, images / "images-00.png", out=out)
+    elif verb == "segment":
+        cv.segment(backbone, images, examples=folder / "examples", out=out, **SEGMENT)
+    elif verb == "microscope":
+        cv.microscope(backbone, images, out=out / "page.html", limit=6, channels=8)
     elif verb == "index":
         cv.Index.build(backbone, images, out=out, batch=2)
     elif verb == "index, more images":
@@ -98,7 +116,7 @@ def run_verb(verb: str, folder: Path, out: Path) -> None:
 
 VERBS = (
     *("tokens", "cure", "prune with images", "prune", "export timm", "export hf", "look"),
-    *("index", "index, more images"),
+    *("segment", "microscope", "index", "index, more images"),
 )
 
 
@@ -131,7 +149,7 @@ def result_of(verb: str, out: Path) -> Any:
 
 def leftovers(folder: Path) -> list[str]:
     """Name temporary files that nobody will need any more."""
-    marks = (".part", ".tmp")
+    marks = (".part", ".tmp", "#")  # the last two are Lance's
     return [str(p) for p in folder.rglob("*") if any(mark in p.name for mark in marks)]
 
 
@@ -238,7 +256,7 @@ def main() -> None:
     maker = soak.processes.Process(target=prepare, args=(folder,))
     maker.start()
     maker.join()
-    inputs = {name: contents(folder / name) for name in ("model", "images", "added")}
+    inputs = {name: contents(folder / name) for name in ("model", "images", "added", "examples")}
     soak.learn()
     while time.time() - soak.begun < options.minutes * 60:
         soak.trial()

@@ -10,7 +10,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Images, Model, Run
-from clearvit.cli.console import next_step, report_skipped, require_images, show
+from clearvit.cli.console import next_step, note, report_skipped, require_images, show
 from clearvit.cli.generate import command
 from clearvit.retrieval.config import IndexConfig
 
@@ -43,12 +43,16 @@ def index(model: Model, images: Images, out: Location, config: IndexConfig, run:
         "changed": len(changes.changed),
         "removed": len(changes.removed),
         "grid": list(built.spec.grid),
+        "facet": built.spec.facet,
+        "note": built.spec.note,
         "skipped": [asdict(bad) for bad in changes.skipped],
     }
     if run.json:
         print(json.dumps(summary))
     else:
         show(f"{count} images in {out}, {len(changes.added)} new, {len(changes.removed)} removed")
+        if built.spec.note:
+            note(built.spec.note)
         named = () if is_wellknown(model) else ("--model", model)  # else only the index names it
-        next_step("clearvit", "search", out, "QUERY.jpg", "--rerank", 100, *named)
+        next_step("clearvit", "search", out, "QUERY.jpg", *named)
     require_images(count)

@@ -72,6 +72,8 @@ def search(
 
     Example: `clearvit search index/ query.jpg --k 5 --rerank 100 --out why.html`
 
+    Example: `clearvit search index/ query.jpg --region 40,60,200,180 --out parts.html`
+
     Example: `clearvit search index/ --text "a red car"`
     """
     if query.text and out is not None:
@@ -88,7 +90,7 @@ def search(
         return
     for hits in found:
         _print_hits(hits)
-    if not query.text and found[0]:
+    if not query.text and config.region is None and found[0]:
         named = ("--model", query.model) if query.model else ()
         words = (index, queries[0], found[0].names[0], *named, "--out", "why.png")
         next_step("clearvit", "explain", *words)
@@ -97,14 +99,17 @@ def search(
 def _print_hits(hits: Hits) -> None:
     note(f"{hits.query.name}: {hits.note}")
     for hit in hits:
-        show(f"{hit.rank}\t{hit.score:.4f}\t{hit.name}")
+        box = "" if hit.box is None else "\t" + ",".join(map(str, hit.box))
+        show(f"{hit.rank}\t{hit.score:.4f}\t{hit.name}{box}")
     if not len(hits):
         errors.print("nothing found: the index is empty, or the filter leaves nothing")
 
 
 def _write_pages(found: list[Hits], out: Path) -> None:
     from clearvit.retrieval.explanation_page import explain_page
+    from clearvit.retrieval.index.region_page import region_page
 
     for number, hits in enumerate(found, 1):
         target = out if len(found) == 1 else out / f"{number:03d}.html"
-        note(f"page: {explain_page(hits, target)}")
+        write = explain_page if hits.query.region is None else region_page
+        note(f"page: {write(hits, target)}")

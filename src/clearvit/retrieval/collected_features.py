@@ -68,8 +68,8 @@ def search_features(
             gate) and how patches are compared; `where` and `exact` have no meaning here.
 
     Returns:
-        Lists of rows of the gallery, (Q, M); M is the larger of k and rerank, at most the number
-        of items that every query can find.
+        Lists of rows of the gallery, (Q, M); M is the larger of k and rerank (None is 0), at
+        most the number of items that every query can find.
     """
     weight: float | GateDecision = (config.weight or 0.0) if config.rerank else 0.0
     if config.rerank and config.weight is None:
@@ -78,12 +78,17 @@ def search_features(
     nearest = find_nearest(
         features.descriptors[queries],
         features.descriptors[:gallery],
-        min(max(config.k, config.rerank), gallery - int(bool((own >= 0).any()))),
+        min(max(config.k, config.rerank or 0), gallery - int(bool((own >= 0).any()))),
         exclude=own,
     )
     images = features.local_features(patch_weights)
     return rerank_nearest(
-        nearest, images[queries], images, matching=config.matching, weight=weight, top=config.rerank
+        nearest,
+        images[queries],
+        images,
+        matching=config.matching,
+        weight=weight,
+        top=config.rerank or 0,
     )
 
 
@@ -178,5 +183,6 @@ def _concatenate(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 def _key(images: Sequence[ImageSource], spec: FeatureSpec, kinds: Sequence[ResolvedWeights]) -> str:
     """Name a folder after all that decides the features."""
     listed = [(image.name, str(image.source)) for image in images]
-    settings = (spec.fingerprint, spec.size, spec.grid, spec.descriptor, kinds, listed)
+    features = (spec.fingerprint, spec.size, spec.grid, spec.descriptor, spec.facet, spec.whitening)
+    settings = (*features, kinds, listed)
     return f"retrieval-{hashlib.sha256(repr(settings).encode()).hexdigest()[:16]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from clearvit.errors import OptionError
 from clearvit.options import Options, Size, option, size_option
 
 Method = Literal["transport", "mutual", "chamfer"]
@@ -12,6 +13,9 @@ ResolvedDescriptor = Literal["class", "mean", "joint"]
 Descriptor = Literal["auto"] | ResolvedDescriptor
 ResolvedWeights = Literal["attention", "rollout", "rollout-min", "uniform", "without-artifacts"]
 PatchWeights = Literal["auto"] | ResolvedWeights
+PatchFormat = Literal["int8", "float16"]
+Whiten = Literal["auto", "yes", "no"]
+Region = tuple[int, ...]  # x0, y0, x1, y1 in pixels of the query image
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,20 @@ class SearchConfig(Matching):
     k: int = option(
         10, "How many hits to return.", panel="Search", minimum=1, maximum=100_000, short="-k"
     )
-    rerank: int = option(
-        0,
+    rerank: int | None = option(
+        None,
         "How many of the nearest images to compare patch by patch; 0 ranks by descriptors only.",
         panel="Patch-level re-ranking",
         minimum=0,
         maximum=100_000,
+        shown="as the index chose when it was built: 100 by Chamfer, or 0",
+    )
+    region: Region | None = option(
+        None,
+        "Search for a part of the query image: x0,y0,x1,y1 in pixels from its top left corner.",
+        panel="Search",
+        minimum=0,
+        shown="the whole image",
     )
     weight: float | None = option(
         None,
@@ -80,6 +92,12 @@ class SearchConfig(Matching):
         panel="Search",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.region is not None and len(self.region) != 4:
+            given = ",".join(map(str, self.region))
+            raise OptionError(f"region is {given}; give four numbers, x0,y0,x1,y1.", "region")
+
     @property
     def matching(self) -> Matching:
         """The options of matching alone."""
@@ -93,9 +111,35 @@ class IndexConfig(Options):
     size: int | Size | None = size_option("Features")
     grid: int | Size = option(
         7,
-        "Grid of patch vectors kept per image, 7 or 7x10; at most what the model makes.",
+        "Grid of patch vectors kept per image, 7 or 7x10; at most what the model makes. 7 x 7 of 64"
+        " bytes are 3.1 kB.",
         panel="Features",
         minimum=1,
+    )
+    facet: str = option(
+        "auto",
+        "Vectors that stand for a patch: 'token' (final tokens), or query, key, value or token of a"
+        " block, such as 'value:7'; 'auto' chooses on a sample of the images, without labels.",
+        panel="Features",
+    )
+    channels: int = option(
+        64,
+        "Channels of a patch after whitening, which is fitted on the images; 0 keeps patches as"
+        " they are.",
+        panel="Features",
+        minimum=0,
+        maximum=4096,
+    )
+    patch_format: PatchFormat = option(
+        "int8",
+        "Number format of whitened patches; others are kept in float16.",
+        panel="Features",
+    )
+    whiten: Whiten = option(
+        "auto",
+        "Whitening of the descriptor, fitted on the images; 'auto' uses it where neighbors then"
+        " change less when an image is cropped, without labels.",
+        panel="Features",
     )
     descriptor: Descriptor = option(
         "auto",

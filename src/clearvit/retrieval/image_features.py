@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,14 +14,22 @@ from torch import Tensor
 
 from clearvit.artifacts.outliers import outlier_mask
 from clearvit.backbones.backbone import Backbone
-from clearvit.backbones.tokens import Tokens
+from clearvit.backbones.tokens import PerBlock, Tokens
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ImageError, ModelError, StoreError
 from clearvit.retrieval.config import (
     IndexConfig,
+    PatchFormat,
     PatchWeights,
     ResolvedDescriptor,
     ResolvedWeights,
+)
+from clearvit.retrieval.facets.facet import (
+    FINAL,
+    KINDS,
+    Facet,
+    capture_options,
+    facet_vectors,
 )
 from clearvit.retrieval.matching.patch_matching import LocalFeatures
 from clearvit.retrieval.matching.pooling import Grid, pool_patches, pool_weights
@@ -32,18 +40,24 @@ from clearvit.retrieval.patch_weights import (
     rollout,
     uniform_weights,
 )
-from clearvit.schema import Rule, check_content, list_of, text, whole
+from clearvit.retrieval.whitening import Whitening
+from clearvit.schema import Rule, check_content, list_of, number, one_of, text, whole
 
-FORMAT = 2
-
+FORMAT = 3
+OLDER = 2  # still read: final tokens in half precision, without whitening
 
 _PAIR = list_of(whole(1, 65536), 2, 2)
 SPEC_RULES: dict[str, Rule] = {  # of what an index says about itself
     **dict.fromkeys(("model", "fingerprint", "descriptor", "patch_weights"), text),
     **dict.fromkeys(("size", "patches", "grid"), _PAIR),
     **dict.fromkeys(("channels", "width"), whole(1, 1 << 20)),
+    **dict.fromkeys(("token_width", "fitted"), whole(0, 1 << 40)),
+    **dict.fromkeys(("facet", "whitening", "asked", "note"), text),
+    "patch_format": one_of("int8", "float16"),
+    "weight": number(0, 1e6),
     "format": whole(0, 1 << 20),
 }
+ADDED = ("token_width", "fitted", "facet", "whitening", "asked", "note", "patch_format", "weight")
 
 
 @dataclass(frozen=True)
@@ -59,16 +73,31 @@ class FeatureSpec:
     patch_weights: ResolvedWeights
     channels: int  # of a descriptor
     width: int  # channels of a patch
+    token_width: int = 0  # channels of the model's tokens; 0: the same as `width`
+    facet: str = "token"  # which vector stands for a patch, such as "value:7"
+    patch_format: PatchFormat = "float16"
+    weight: float = 0.0  # of the patch similarity, by Chamfer, where a search does not name one
+    whitening: str = ""  # hash of `whitenings`; empty: none
+    fitted: int = 0  # images in the collection when whitening and weight were chosen; 0: never
+    asked: str = ""  # the options that led to this
+    note: str = ""  # what was chosen and why, as a sentence
     format: int = FORMAT
+    whitenings: Mapping[str, Whitening] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def cells(self) -> int:
         """How many patches are kept."""
         return self.grid[0] * self.grid[1]
 
+    @property
+    def same_space(self) -> bool:
+        """Whether descriptors and patches can be compared with each other."""
+        return self.descriptor != "joint" and self.facet == "token" and not self.whitening
+
     def to_json(self) -> str:
-        """Write the spec as one line of JSON."""
-        return json.dumps(dataclasses.asdict(self))
+        """Write the spec as one line of JSON, without the numbers of the whitening."""
+        names = [f.name for f in dataclasses.fields(self) if f.name != "whitenings"]
+        return json.dumps({name: getattr(self, name) for name in names})
 
     @staticmethod
     def from_json(line: str) -> FeatureSpec:
@@ -76,8 +105,9 @@ class FeatureSpec:
         try:
             content: dict[str, Any] = json.loads(line)
             written = content.get("format")
-            if written == FORMAT:
-                check_content(content, SPEC_RULES, where="spec", error=StoreError)
+            if written in (OLDER, FORMAT):
+                missing = ADDED if written == OLDER else ()
+                check_content(content, SPEC_RULES, where="spec", error=StoreError, optional=missing)
                 pairs = {key: tuple(content[key]) for key in ("size", "patches", "grid")}
                 return FeatureSpec(**{**content, **pairs})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -98,8 +128,18 @@ class ImageFeatures:
 
     def local_features(self, spec: FeatureSpec) -> LocalFeatures:
         """Give the patches as re-ranking takes them."""
-        same_space = spec.descriptor != "joint"
-        return LocalFeatures(self.patches, self.weights, self.descriptors if same_space else None)
+        return LocalFeatures(
+            self.patches, self.weights, self.descriptors if spec.same_space else None
+        )
+
+
+@dataclass(frozen=True)
+class RawFeatures:
+    """Features of B images before they are whitened and normalized."""
+
+    descriptors: Tensor  # (B, D), unit norm, float32
+    patches: Mapping[Facet, Tensor]  # (B, R, C) each, pooled, float32
+    weights: Tensor  # (B, R), sum 1, float32
 
 
 def make_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
@@ -123,6 +163,7 @@ def make_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
         patch_weights=patch_weights,
         channels=_descriptors(backbone, blank, tokens, descriptor).shape[1],
         width=backbone.width,
+        token_width=backbone.width,
     )
 
 
@@ -154,12 +195,25 @@ def extract_features(backbone: Backbone, pixels: Tensor, spec: FeatureSpec) -> I
     return extract_each(backbone, pixels, spec, [spec.patch_weights])[0]
 
 
-@torch.no_grad()
 def extract_each(
     backbone: Backbone, pixels: Tensor, spec: FeatureSpec, patch_weights: Sequence[ResolvedWeights]
 ) -> list[ImageFeatures]:
     """Extract features of the same pixels under several patch weights, in one forward pass."""
-    tokens, flags = _tokens(backbone, pixels, patch_weights)
+    facet = facet_of(spec)
+    raw = extract_raw(backbone, pixels, spec, [facet], patch_weights)
+    return [finish_features(one, spec, facet) for one in raw]
+
+
+@torch.no_grad()
+def extract_raw(
+    backbone: Backbone,
+    pixels: Tensor,
+    spec: FeatureSpec,
+    facets: Sequence[Facet],
+    patch_weights: Sequence[ResolvedWeights],
+) -> list[RawFeatures]:
+    """Extract several facets of the same pixels, once per kind of patch weights."""
+    tokens, flags = _tokens(backbone, pixels, patch_weights, facets)
     descriptors = _descriptors(backbone, pixels, tokens, spec.descriptor).cpu()
     found = []
     for kind in patch_weights:
@@ -167,15 +221,32 @@ def extract_each(
         keep = None
         if kind == "without-artifacts" and flags is not None:
             weights, keep = remove_artifacts(weights, flags), ~flags
-        patches = pool_patches(tokens.patches.float(), tokens.grid, spec.grid, keep=keep)
-        found.append(
-            ImageFeatures(
-                descriptors=descriptors,
-                patches=F.normalize(patches, dim=-1).cpu(),
-                weights=pool_weights(weights, tokens.grid, spec.grid).cpu(),
-            )
-        )
+        patches = {}
+        for facet in facets:
+            vectors, grid = facet_vectors(tokens, facet)
+            kept = keep if grid == tokens.grid else None
+            patches[facet] = pool_patches(vectors, grid, spec.grid, keep=kept).cpu()
+        pooled = pool_weights(weights, tokens.grid, spec.grid).cpu()
+        found.append(RawFeatures(descriptors, patches, pooled))
     return found
+
+
+def finish_features(raw: RawFeatures, spec: FeatureSpec, facet: Facet) -> ImageFeatures:
+    """Whiten and normalize what was extracted."""
+    descriptors, patches = raw.descriptors, raw.patches[facet]
+    if "descriptor" in spec.whitenings:
+        descriptors = F.normalize(spec.whitenings["descriptor"](descriptors), dim=-1)
+    if "patches" in spec.whitenings:
+        patches = spec.whitenings["patches"](patches)
+    return ImageFeatures(descriptors, F.normalize(patches, dim=-1), raw.weights)
+
+
+def facet_of(spec: FeatureSpec) -> Facet:
+    """Read the facet that an index names, which may be a stranger's."""
+    kind, _, block = spec.facet.partition(":")
+    if kind not in KINDS or not (block.isdigit() if block else spec.facet == "token"):
+        raise StoreError(f"the index names a facet that does not exist: '{spec.facet[:40]}'.")
+    return Facet(kind, int(block)) if block else FINAL
 
 
 def check_finite(features: ImageFeatures, names: Sequence[str]) -> None:
@@ -195,28 +266,51 @@ def check_finite(features: ImageFeatures, names: Sequence[str]) -> None:
 
 
 def _tokens(
-    backbone: Backbone, pixels: Tensor, patch_weights: Sequence[ResolvedWeights]
+    backbone: Backbone,
+    pixels: Tensor,
+    patch_weights: Sequence[ResolvedWeights],
+    facets: Sequence[Facet],
 ) -> tuple[Tokens, Tensor | None]:
-    """Final tokens with the attention that the weights need, and flags of artifacts (B, N)."""
-    capture: dict[str, Any] = {}
-    if "rollout" in patch_weights or "rollout-min" in patch_weights:
-        capture = {"layers": range(backbone.depth), "capture": ("attention", "prefix_attention")}
-    elif "attention" in patch_weights or (
-        "without-artifacts" in patch_weights and _attends(backbone)
-    ):
-        capture = {"capture": "prefix_attention"}
+    """Tokens with all that weights and facets need, and flags of artifacts (B, N)."""
+    capture = _merge_captures(backbone, patch_weights, facets)
     if "without-artifacts" not in patch_weights:
         return backbone.forward(pixels, **capture), None
     raw = backbone.forward(pixels, norm=False, **capture)  # norms show before the final norm only
+    finished = _normed(backbone, raw)
+    finished = dataclasses.replace(
+        finished,
+        layers=PerBlock({b: _normed(backbone, t) for b, t in raw.layers.items()}, backbone.depth),
+    )
+    if isinstance(backbone, VitBackbone):
+        finished = backbone.finish(finished)
+    return finished, _on_grid(outlier_mask(raw.norms), finished)
+
+
+def _normed(backbone: Backbone, raw: Tokens) -> Tokens:
     network: Any = backbone.network
     normed = network.norm(torch.cat([raw.prefix, raw.patches], 1))
     prefix = raw.prefix.shape[1]
-    parts = {"prefix": normed[:, :prefix], "patches": normed[:, prefix:], "normed": True}
-    normed_tokens = dataclasses.replace(raw, **parts)
-    finished = normed_tokens
-    if isinstance(backbone, VitBackbone):
-        finished = backbone.finish(normed_tokens)
-    return finished, _on_grid(outlier_mask(raw.norms), finished)
+    return dataclasses.replace(
+        raw, prefix=normed[:, :prefix], patches=normed[:, prefix:], normed=True
+    )
+
+
+def _merge_captures(
+    backbone: Backbone, patch_weights: Sequence[ResolvedWeights], facets: Sequence[Facet]
+) -> dict[str, Any]:
+    """Options of one forward pass that gives the facets and what the weights are made of."""
+    wanted = capture_options(facets)
+    blocks, kinds = set(wanted.get("layers", ())), set(wanted.get("capture", ()))
+    if "rollout" in patch_weights or "rollout-min" in patch_weights:
+        blocks |= set(range(backbone.depth))
+        kinds |= {"attention", "prefix_attention"}
+    elif "attention" in patch_weights or (
+        "without-artifacts" in patch_weights and _attends(backbone)
+    ):
+        if blocks:
+            blocks.add(backbone.depth - 1)
+        kinds.add("prefix_attention")
+    return {"layers": sorted(blocks) or None, "capture": tuple(sorted(kinds))}
 
 
 def _on_grid(values: Tensor, tokens: Tokens) -> Tensor:

@@ -43,7 +43,7 @@ def test_a_photo_finds_itself_and_all_cosines_are_those_of_the_class_tokens(inde
     order = cosines.argsort(descending=True).tolist()
     assert hits.names == [index.names[i] for i in order]
     scores = torch.tensor([hit.score for hit in hits])
-    torch.testing.assert_close(scores, cosines[order], atol=1e-5, rtol=0)
+    torch.testing.assert_close(scores, cosines[order], atol=1e-3, rtol=0)  # half precision
 
 
 def test_k_beyond_the_index_gives_all_of_it(index, photos):

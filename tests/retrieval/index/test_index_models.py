@@ -197,7 +197,7 @@ def test_weights_without_artifacts_leave_outliers_out(photos, tmp_path, monkeypa
     assert (ours.weights[:, 5] == 0).all() and (theirs.weights[:, 5] > 0).all()
     kept = theirs.weights.clone()
     kept[:, 5] = 0
-    torch.testing.assert_close(ours.weights, kept / kept.sum(1, keepdim=True), atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours.weights, kept / kept.sum(1, keepdim=True), atol=1e-4, rtol=0)
     torch.testing.assert_close(ours.patches[:, :5], theirs.patches[:, :5], atol=2e-3, rtol=0)
     hit = index.explain(paths[0], index.names[3])
     explanation = hit.explanation()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from clearvit.backbones.load import load
 from clearvit.errors import ClearvitError, StoreError
 from clearvit.retrieval.image_features import FeatureSpec
+from clearvit.retrieval.index import commits
 from clearvit.retrieval.index import store as store_module
 from clearvit.retrieval.index.index import Index
 from tests.conftest import tiny_network
@@ -152,3 +154,48 @@ def test_weights_that_give_no_descriptor_are_named(small, tmp_path, value):
             parameter.fill_(value)
     with pytest.raises(ClearvitError, match="the weights are damaged"):
         Index.build(load(network), small[1], out=tmp_path / "damaged")
+
+
+def leave_temporaries(index):
+    """Leave what Lance leaves when its process is killed, and a file of somebody else."""
+    table = Path(index.store.location) / "images.lance"
+    left = [table / "data" / ".tmpAb12Cd", table / "_versions" / "7.manifest#1"]
+    for path in left:
+        path.write_bytes(b"half")
+    (table / "data" / "notes.tmp").write_text("mine")
+    commits.clean_once.cache_clear()  # as a new process would begin
+    return left, table / "data" / "notes.tmp"
+
+
+def test_the_next_run_removes_temporary_files_of_killed_ones(small, tiny):
+    index, photos = small
+    left, others = leave_temporaries(index)
+    Index.build(tiny, photos, out=index.store.location)
+    assert not any(path.exists() for path in left) and others.exists()
+    assert len(index.search(photos / "dogs/0.png", k=9)) == 4
+
+
+def test_temporary_files_stay_while_somebody_is_writing(small, tiny):
+    index, photos = small
+    left, _ = leave_temporaries(index)
+    with commits._locked(index.store.location):
+        Index.build(tiny, photos, out=index.store.location)
+    assert all(path.exists() for path in left)
+
+
+def test_a_write_that_met_another_one_is_done_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(commits, "PAUSE", 0.0)
+    seen = []
+
+    def action():
+        seen.append("write")
+        if len(seen) < 6:
+            raise RuntimeError("lance error: Retryable commit conflict for version 7")
+        return "done"
+
+    assert commits.write(str(tmp_path), action, lambda: seen.append("renew")) == "done"
+    assert seen == ["write", "renew"] * 3 + ["write"]
+    with pytest.raises(StoreError, match="disk is full"):
+        commits.write(str(tmp_path), lambda: (_ for _ in ()).throw(OSError(28, "No space")))
+    with pytest.raises(StoreError, match="conflict"):
+        commits.write(str(tmp_path), lambda: (_ for _ in ()).throw(RuntimeError("conflict")))

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
+from clearvit.retrieval.facets.quantization import dequantize, quantize
+from clearvit.retrieval.image_features import OLDER, FeatureSpec, ImageFeatures
 
 KEY = b"clearvit"
 FILTERS = ("name", "path", "folder", "label", "bytes", "mtime", "width", "height")
@@ -42,12 +43,21 @@ def table_schema(spec: FeatureSpec) -> Any:
     text, number = pa.string(), pa.int64()
     kinds = {"name": text, "path": text, "folder": text, "label": text}
     fields = [pa.field(name, kinds.get(name, number)) for name in FILTERS]
+    kind = pa.float32() if spec.format == OLDER else pa.float16()
+    code = pa.int8() if spec.patch_format == "int8" else pa.float16()
     fields += [
-        pa.field("vector", pa.list_(pa.float32(), spec.channels)),
-        pa.field("patches", pa.list_(pa.float16(), spec.cells * spec.width)),
-        pa.field("weights", pa.list_(pa.float32(), spec.cells)),
+        pa.field("vector", pa.list_(kind, spec.channels)),
+        pa.field("patches", pa.list_(code, spec.cells * spec.width)),
+        pa.field("weights", pa.list_(kind, spec.cells)),
     ]
     return pa.schema(fields, metadata={KEY: spec.to_json().encode()})
+
+
+def whitening_schema() -> Any:
+    """Give the columns of the whitenings of an index: their bytes under their hash."""
+    import pyarrow as pa
+
+    return pa.schema([("key", pa.string()), ("value", pa.binary())])
 
 
 def decision_schema() -> Any:
@@ -61,19 +71,42 @@ def to_arrow(entries: Sequence[Entry], features: ImageFeatures, spec: FeatureSpe
     """Give images and their features as a table."""
     import pyarrow as pa
 
-    def lists(tensor: Tensor, kind: type[np.floating[Any]]) -> Any:
+    schema = table_schema(spec)
+
+    def lists(name: str, tensor: Tensor) -> Any:
+        kind = schema.field(name).type.value_type.to_pandas_dtype()
         values: NDArray[Any] = tensor.flatten(1).numpy().astype(kind)
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
 
+    patches = features.patches
     columns: dict[str, Any] = {f: [getattr(entry, f) for entry in entries] for f in FILTERS}
-    columns["vector"] = lists(features.descriptors, np.float32)
-    columns["patches"] = lists(features.patches, np.float16)
-    columns["weights"] = lists(features.weights, np.float32)
-    return pa.table(columns, schema=table_schema(spec))
+    columns["vector"] = lists("vector", features.descriptors)
+    columns["patches"] = lists(
+        "patches", quantize(patches) if spec.patch_format == "int8" else patches
+    )
+    columns["weights"] = lists("weights", features.weights)
+    return pa.table(columns, schema=schema)
 
 
-def to_matrix(column: Any, width: int) -> Tensor:
-    """Give a column of lists as float32, (rows, width)."""
-    values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+def to_features(found: Any, spec: FeatureSpec) -> ImageFeatures:
+    """Give the features of rows; patches of one byte become unit vectors again."""
+    patches = to_codes(found, spec)
+    weights = _matrix(found["weights"]).float().reshape(-1, spec.cells)
+    return ImageFeatures(
+        descriptors=_matrix(found["vector"]).float().reshape(-1, spec.channels),
+        patches=dequantize(patches) if patches.dtype is torch.int8 else patches.float(),
+        weights=weights / weights.sum(1, keepdim=True),  # rounded to half precision
+    )
+
+
+def to_codes(found: Any, spec: FeatureSpec) -> Tensor:
+    """Give the patches of rows as they are kept, (rows, R, C) int8 or float16."""
+    return _matrix(found["patches"]).reshape(-1, spec.cells, spec.width)
+
+
+def _matrix(column: Any) -> Tensor:
+    """Give the values of a column of lists in their own format."""
+    chunks = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    values = chunks.flatten().to_numpy(zero_copy_only=False)
     # A copy, since arrow's memory is read-only; torch widens halves far faster than numpy.
-    return torch.from_numpy(np.array(values)).float().reshape(-1, width)
+    return torch.from_numpy(np.array(values))

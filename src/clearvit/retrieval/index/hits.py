@@ -11,11 +11,15 @@ from PIL import Image
 
 from clearvit.errors import ImageError
 from clearvit.files import check_replaceable
+from clearvit.images import read_image
+from clearvit.images.remote import is_url, store_of
 from clearvit.retrieval.config import Matching
 from clearvit.retrieval.explanation import Explanation, explain_pair
 from clearvit.retrieval.image_features import ImageFeatures
 from clearvit.retrieval.index.arrow_rows import Entry
 from clearvit.retrieval.index.store import Store
+
+Box = tuple[int, int, int, int]
 
 # A pair that was not ranked by its patches is shown with what has a counterpart.
 ILLUSTRATION = Matching(mass="auto")
@@ -30,6 +34,8 @@ class Query:
     source: str | Path | Image.Image | None = field(default=None, repr=False)
     aspect: float | None = None  # height / width of the center crop that the model sees; None: all
     note: str = ""  # what to know about the model of the query
+    region: Box | None = None  # of the image, where a part of it was searched for
+    image: Image.Image | None = field(default=None, repr=False)  # all of it, if there is a region
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Hit:
     query: Query = field(repr=False, compare=False)
     matching: Matching = field(repr=False)
     store: Store = field(repr=False, compare=False)  # the index it was found in
+    box: Box | None = None  # x0, y0, x1, y1 in its own pixels, where a region was searched
 
     @property
     def name(self) -> str:
@@ -60,6 +67,18 @@ class Hit:
     def label(self) -> str:
         """Folder it lies in."""
         return self.entry.label
+
+    def read(self) -> Image.Image:
+        """Read the file; one at a URL only if the index or the query is in the same bucket."""
+        if not self.path:
+            raise ImageError(f"'{self.name}' was indexed from memory, so there is no file to draw.")
+        named = {store_of(str(place)) for place in (self.store.location, self.query.source)}
+        if is_url(self.path) and store_of(self.path) not in named:
+            raise ImageError(
+                f"'{self.name}' is at '{self.path}'; an image at a URL is drawn only if the index"
+                " or the query is in the same bucket."
+            )
+        return read_image(self.path)
 
     def explanation(self) -> Explanation:
         """Take the score apart; patches that were not compared for it are compared now."""
@@ -81,15 +100,19 @@ class Hit:
     def explain(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Draw query and hit with their strongest matches, and write the figure as PNG.
 
+        A hit of a region is drawn with its box.
+
         A file that clearvit did not write, such as the query itself, is replaced only with
         `overwrite`.
         """
         from clearvit.report.figure import save_figure
         from clearvit.retrieval.explanation_page import draw_explanation
+        from clearvit.retrieval.index.region_page import draw_regions
 
         if not overwrite:
             check_replaceable(Path(path))
-        return save_figure(draw_explanation(self), path, overwrite=overwrite)
+        figure = draw_explanation(self) if self.box is None else draw_regions([self])
+        return save_figure(figure, path, overwrite=overwrite)
 
 
 class Hits(Sequence[Hit]):
@@ -123,7 +146,10 @@ class Hits(Sequence[Hit]):
     def to_json(self) -> dict[str, Any]:
         """Give the query, the note and every hit as JSON holds them."""
         fields = ("rank", "name", "path", "score", "global_similarity", "patch_similarity")
-        listed = [{name: getattr(hit, name) for name in fields} for hit in self._hits]
+        listed: list[dict[str, Any]] = []
+        for hit in self._hits:
+            box = {} if hit.box is None else {"box": list(hit.box)}
+            listed.append({name: getattr(hit, name) for name in fields} | box)
         return {"query": self.query.name, "note": self.note, "hits": listed}
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,19 +13,17 @@ from PIL import Image
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.errors import ImageError, ModelError, StoreError, closest
-from clearvit.images import ImageSource, find_images, read_image
+from clearvit.images import ImageSource, find_images
 from clearvit.options import with_options
 from clearvit.progress import Progress
-from clearvit.retrieval.config import IndexConfig, Matching, SearchConfig
-from clearvit.retrieval.image_features import (
-    FeatureSpec,
-    extract_features,
-    fingerprint_at,
-    make_spec,
-)
+from clearvit.retrieval.config import IndexConfig, Matching, Region, SearchConfig
+from clearvit.retrieval.image_features import FeatureSpec, fingerprint_at
 from clearvit.retrieval.index.hits import Hit, Hits, Query
 from clearvit.retrieval.index.index_search import search_store
+from clearvit.retrieval.index.planning import asked_config, fit_spec, has_outgrown, plan_spec
+from clearvit.retrieval.index.query_encoding import OneImage, encode_query, open_query
 from clearvit.retrieval.index.query_model import check_named, check_query_model
+from clearvit.retrieval.index.region_search import search_region
 from clearvit.retrieval.index.store import Store
 from clearvit.retrieval.index.update import (
     Changes,
@@ -36,7 +33,6 @@ from clearvit.retrieval.index.update import (
     write_images,
 )
 
-OneImage = str | Path | Image.Image | ImageSource
 Images = str | Path | Iterable[object]
 
 
@@ -45,7 +41,6 @@ class Index:
 
     Attributes:
         store: The table.
-        spec: How its features were made.
         changes: What the last `build`, `add`, `refresh` or `remove` did.
         note: What to know about the model of the queries, else empty.
     """
@@ -58,15 +53,21 @@ class Index:
         *,
         note: str = "",
         device: str | torch.device | None = None,
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         """Wrap an open table; use `Index.build` or `Index.open`."""
         self.store = store
-        self.spec: FeatureSpec = store.spec
         self.config = config or IndexConfig()
         self.changes = Changes()
         self.note = note
         self._backbone = backbone
         self._device = device
+        self._storage = storage
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """How the features were made; `spec.note` says what was chosen and why."""
+        return self.store.spec
 
     @staticmethod
     @with_options(IndexConfig)
@@ -93,16 +94,24 @@ class Index:
             The index; `.changes` says what was done and which files were skipped.
         """
         sources = find_images(images)
-        spec = make_spec(backbone, config)
-        again = Store.begin_again(out, spec, storage) if config.overwrite else None
-        store = Store.create(out, spec, storage) if again is None else again
-        store.check_spec(spec)
-        index = Index(store, backbone, config)
-        index._write(sources, progress, continuing=True)
-        if config.refresh or again is not None:
-            index._remove_gone(sources)
-        if again is not None:
-            index.store = again.take_place(storage)
+        store = Store.find(out, storage)
+        if store is not None and not config.overwrite:
+            store.check_spec(plan_spec(backbone, config))
+            index = Index(store, backbone, config, storage=storage)
+            if config.refresh and has_outgrown(store.spec, len(sources)):
+                index._begin_again(sources, progress)
+            else:
+                index._write(sources, progress, continuing=True)
+                if config.refresh:
+                    index._remove_gone(sources)
+        else:
+            spec = fit_spec(backbone, sources, config, progress)
+            again = None if store is None else Store.begin_again(out, spec, storage)
+            first = Store.create(out, spec, storage) if again is None else again
+            index = Index(first, backbone, config, storage=storage)
+            index._write(sources, progress, continuing=True)
+            if again is not None:
+                index._take_place(sources)
         index.store.compact(keep=timedelta(0), always=True)
         index._update_ann_index()
         return index
@@ -130,7 +139,7 @@ class Index:
         """
         store = Store.open(path, storage)
         note = "" if backbone is None else check_query_model(backbone, store, other_model)
-        return Index(store, backbone, note=note, device=device)
+        return Index(store, backbone, note=note, device=device, storage=storage)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -180,11 +189,17 @@ class Index:
     def refresh(self, images: Images, *, progress: Progress | None = None) -> Changes:
         """Make the index hold exactly these images, reading only new and changed files.
 
-        A file counts as changed if its size or its modification time differs.
+        A file counts as changed if its size or its modification time differs. While a collection
+        is small, facet and whitening are chosen anew, and all files read again, once it has
+        doubled.
         """
         sources = find_images(images)
-        found = compare_images(self.store.entries(), sources)
         self._check_writable()
+        if has_outgrown(self.spec, len(sources)):
+            self._begin_again(sources, progress)
+            self._maintain()
+            return self.changes
+        found = compare_images(self.store.entries(), sources)
         self.changes = write_images(self.store, self.backbone, found, self.config, progress)
         self._remove_gone(sources)
         self._maintain()
@@ -228,14 +243,20 @@ class Index:
 
         Returns:
             The hits of one query, or a list of these for a list of queries. Without a `weight` the
-            gate decides once per collection whether re-ranking is used; `hits.note` says so.
+            gate decides once per collection whether re-ranking is used; `hits.note` says so. With a
+            `region` every hit has a `box`: where that part of the query lies in it.
         """
-        if isinstance(query, (str, Path, Image.Image, ImageSource)):
-            return search_store(self.store, self._encode(query, backbone=backbone), config)
-        if not query:
+        single = isinstance(query, (str, Path, Image.Image, ImageSource))
+        asked: Sequence[OneImage] = [query] if single else query  # type: ignore[assignment, list-item]
+        if not asked:
             raise ImageError("the list of queries is empty; give at least one image.")
-        queries = [self._encode(one, i, backbone=backbone) for i, one in enumerate(query)]
-        return [search_store(self.store, one, config) for one in queries]
+        run = search_store if config.region is None else search_region
+        queries = [
+            self._encode(one, i, backbone=backbone, region=config.region)
+            for i, one in enumerate(asked)
+        ]
+        found = [run(self.store, one, config) for one in queries]
+        return found[0] if single else found
 
     @with_options(SearchConfig)
     def search_text(self, text: str, *, config: SearchConfig) -> Hits:
@@ -250,8 +271,8 @@ class Index:
                 f"the index of '{self.spec.model}' holds no descriptors in a space shared with"
                 " texts. Build one with a CLIP-like model, such as 'openclip:ViT-B-16/openai'."
             )
-        if config.rerank:
-            raise ModelError("a text has no patches; re-ranking needs an image as query.")
+        if config.rerank or config.region:
+            raise ModelError("a text has no patches; re-ranking and regions need an image.")
         tower = self.backbone.text
         if tower is None:
             raise ModelError(f"'{self.backbone.name}' has no text tower.")
@@ -291,26 +312,19 @@ class Index:
         hit = Hit(1, value, value, torch.nan, 0.0, rows.entries[0], asked, config, self.store)
         return replace(hit, patch_similarity=hit.explanation().patch_similarity)
 
-    def _encode(self, query: OneImage, number: int = 0, *, backbone: Backbone | None) -> Query:
-        """Read one image and extract its features."""
-        source = query.source if isinstance(query, ImageSource) else query
-        is_path = isinstance(source, (str, Path))
-        name = os.fspath(source) if is_path else f"query {number + 1}"  # type: ignore[arg-type]
-        if isinstance(query, ImageSource):
-            name = query.name
-        if is_path and os.path.isdir(name):
-            raise ImageError(f"'{name}' is a folder; give one image, or a list of images.")
-        try:
-            image = read_image(source)
-        except ImageError as error:
-            raise ImageError(f"the query '{name}' cannot be used: {error}") from error
+    def _encode(
+        self,
+        query: OneImage,
+        number: int = 0,
+        *,
+        backbone: Backbone | None,
+        region: Region | None = None,
+    ) -> Query:
+        """Read one image and extract its features, or those of a part of it."""
+        opened = open_query(query, number)  # a wrong path should not wait for a model
         asking = self.backbone if backbone is None else backbone
         note = self.note if backbone is None else check_query_model(backbone, self.store, False)
-        pixels = asking.preprocessing(image, self.spec.size)[None]
-        features = extract_features(asking, pixels.to(asking.device, asking.dtype), self.spec)
-        height, width = self.spec.size
-        aspect = height / width if asking.preprocessing.fit == "crop" else None
-        return Query(name, features, source, aspect, note)
+        return encode_query(opened, asking, self.spec, note=note, region=region)
 
     def _write(
         self, sources: Sequence[ImageSource], progress: Progress | None, *, continuing: bool
@@ -321,6 +335,36 @@ class Index:
         self._check_writable()
         self.changes = write_images(self.store, self.backbone, found, self.config, progress)
         self.store.remove_doubles()  # of another process, or of one that was killed
+
+    def _begin_again(self, sources: Sequence[ImageSource], progress: Progress | None) -> None:
+        """Choose the features anew and write all images; readers see the old ones until then."""
+        config = asked_config(self.spec, self.config)
+        before, old = self.store.entries(), self.store
+        spec = fit_spec(self.backbone, sources, config, progress)
+        again = Store.begin_again(old.location, spec, self._storage)
+        assert again is not None  # the index is there
+        self.store = again
+        try:
+            self._write(sources, progress, continuing=True)
+        except BaseException:
+            self.store = old
+            raise
+        self._take_place(sources)
+        found = compare_images(before, sources)
+        bad = {one.name for one in self.changes.skipped}
+        self.changes = Changes(
+            added=tuple(p.name for p in found.new if p.name not in bad),
+            changed=tuple(p.name for p in found.changed if p.name not in bad),
+            moved=tuple(p.name for p in found.moved),
+            removed=tuple(name for name in before if name not in self.store.entries()),
+            unchanged=len(sources) - len(found.new) - len(found.changed) - len(found.moved),
+            skipped=self.changes.skipped,
+            refitted=True,
+        )
+
+    def _take_place(self, sources: Sequence[ImageSource]) -> None:
+        self._remove_gone(sources)
+        self.store = self.store.take_place(self._storage)
 
     def _remove_gone(self, sources: Sequence[ImageSource]) -> None:
         """Remove images that are not listed, and those whose file has become bad."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 
 import torch
 
@@ -15,19 +16,23 @@ from clearvit.retrieval.index.store import Rows, Store
 from clearvit.retrieval.reranking import Nearest, rerank_nearest
 
 STALE = 0.1  # fraction by which a collection may grow or shrink before the gate decides anew
+RERANKED = 100  # images, where the index chose that patches are compared
+CHOSEN = Matching("chamfer")  # how, if it did
 BY_DESCRIPTORS = "Ranked by the similarity of descriptors."
 
 
 def search_store(store: Store, query: Query, config: SearchConfig) -> Hits:
     """Search by descriptor and re-rank the first `config.rerank` hits; see `Index.search`."""
     assert query.features is not None
+    config = _as_chosen(store, config)
+    depth = config.rerank or 0
     weight: float | GateDecision = 0.0
-    if config.rerank:
+    if depth:
         weight = decide_gate(store, config.matching) if config.weight is None else config.weight
     plain = weight.weight if isinstance(weight, GateDecision) else weight
     rows = store.nearest(
         query.features.descriptors[0],
-        max(config.k, config.rerank),
+        max(config.k, depth),
         where=config.where,
         with_features=plain != 0,
         exact=config.exact,
@@ -40,7 +45,20 @@ def search_store(store: Store, query: Query, config: SearchConfig) -> Hits:
         used = 0.0 if close is None else plain
         entry = rows.entries[row]
         hits.append(Hit(rank, score, near, close, used, entry, query, config.matching, store))
-    return Hits(hits, query=query, note=f"{_note(config.rerank, weight)} {query.note}".strip())
+    return Hits(hits, query=query, note=f"{_note(depth, weight)} {query.note}".strip())
+
+
+def _as_chosen(store: Store, config: SearchConfig) -> SearchConfig:
+    """Fill in what was chosen for the collection when it was indexed, where nothing is asked."""
+    weight = store.spec.weight
+    if config.rerank is None:
+        if weight == 0 and config.weight is None:
+            return replace(config, rerank=0)
+        used = weight if config.weight is None else config.weight
+        return replace(config, rerank=RERANKED, weight=used, method="chamfer")
+    if config.weight is None and weight > 0 and config.matching == CHOSEN:
+        return replace(config, weight=weight)
+    return config
 
 
 def decide_gate(store: Store, matching: Matching) -> GateDecision:
@@ -79,7 +97,7 @@ def _rerank_rows(
         rows.features.local_features(store.spec),
         matching=config.matching,
         weight=weight,
-        top=config.rerank,
+        top=config.rerank or 0,
     )
     close = found.patch_similarity[0].tolist()
     return found.order[0].tolist(), dict(zip(found.candidates[0].tolist(), close, strict=True))

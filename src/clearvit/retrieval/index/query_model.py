@@ -45,7 +45,8 @@ def check_query_model(backbone: Backbone, store: Store, other_model: bool) -> st
     spec = store.spec
     if fingerprint_at(backbone, spec.size) == spec.fingerprint:
         return ""
-    fits = backbone.width == spec.width
+    width = spec.token_width or spec.width
+    fits = backbone.width == width
     dense = getattr(backbone, "dense", None)  # a pruned backbone knows what it was made of
     pruned = isinstance(dense, Backbone) and fingerprint_at(dense, spec.size) == spec.fingerprint
     if not fits or not (pruned or other_model):
@@ -53,7 +54,7 @@ def check_query_model(backbone: Backbone, store: Store, other_model: bool) -> st
             " If its tokens live in the same space (a cured copy), open the index with it:"
             " Index.open(path, backbone, other_model=True)."
             if fits
-            else f" Its tokens have {backbone.width} channels, those of the index {spec.width}."
+            else f" Its tokens have {backbone.width} channels, those of the index {width}."
         )
         raise StoreError(
             f"the index '{store.location}' was made by '{spec.model}' and not by"

@@ -6,13 +6,12 @@ Every write is one commit, so a process that is killed leaves the table as it wa
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ import torch
 from torch import Tensor
 
 from clearvit.errors import StoreError, missing_extra
-from clearvit.files import why_not_written
 from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
 from clearvit.retrieval.index.arrow_rows import (
     FILTERS,
@@ -31,13 +29,21 @@ from clearvit.retrieval.index.arrow_rows import (
     decision_schema,
     table_schema,
     to_arrow,
-    to_matrix,
+    to_features,
+)
+from clearvit.retrieval.index.commits import clean_once, write
+from clearvit.retrieval.index.filters import first_line, whole_filter, wrong_filter
+from clearvit.retrieval.index.whitening_table import (
+    drop_whitenings,
+    load_whitenings,
+    save_whitenings,
 )
 
 TABLE, NEXT, DECISIONS = "images", "images_next", "decisions"
 ATTEMPTS, PAUSE = 4, 0.05  # to read while another process tidies up; seconds
 FEATURES = ("patches", "weights")
 FRAGMENTS = 64  # of a table that may add up before they are merged
+SCANNED = 2048  # rows of a scan at a time
 REFINED = 4  # candidates of an approximate search that are compared exactly, per hit
 
 
@@ -72,9 +78,22 @@ class Store:
         database = _connect(where, storage)
         if _open_table(database, name, where) is None:
             _check_empty(where)
-            with _writing(f"cannot write the index '{where}'"):
-                database.create_table(name, schema=table_schema(spec), exist_ok=True)
+            save_whitenings(database, where, spec)
+            schema = table_schema(spec)
+            write(where, lambda: database.create_table(name, schema=schema, exist_ok=True))
+        clean_once(where)
         return Store.open(location, storage, name=name)
+
+    @staticmethod
+    def find(location: str | Path, storage: Mapping[str, str] | None) -> Store | None:
+        """Open an index to write to, if there is one."""
+        where = os.fspath(location)
+        missing = "://" not in where and not os.path.isdir(where)
+        database = None if missing else _connect(where, storage)
+        if database is None or _open_table(database, TABLE, where) is None:
+            return None
+        clean_once(where)
+        return Store.open(location, storage)
 
     @staticmethod
     def begin_again(
@@ -84,29 +103,30 @@ class Store:
 
         What a killed run began with the same options is continued. None if there is no index yet.
         """
-        where = os.fspath(location)
-        missing = "://" not in where and not os.path.isdir(where)
-        database = None if missing else _connect(where, storage)
-        if database is None or _open_table(database, TABLE, where) is None:
+        if Store.find(location, storage) is None:  # which refuses a table of others
             return None
-        Store.open(location, storage)  # which refuses a table of others
+        where = os.fspath(location)
+        database = _connect(where, storage)
         begun = _open_table(database, NEXT, where)
         text = ((begun.schema.metadata or {}) if begun is not None else {}).get(KEY)
         if begun is not None and (text is None or FeatureSpec.from_json(text.decode()) != spec):
-            with _writing(f"cannot write the index '{where}'"):
-                database.drop_table(NEXT)
+            write(where, lambda: database.drop_table(NEXT))
         return Store.create(location, spec, storage, name=NEXT)
 
     def take_place(self, storage: Mapping[str, str] | None) -> Store:
         """Put this table in the place of the index, in one commit; returns the index."""
-        with _writing(f"cannot write the index '{self.location}'"):
+
+        def replace_table() -> None:
             rows = self._table.search().to_batches()
             self._database.create_table(
                 TABLE, rows, schema=table_schema(self.spec), mode="overwrite"
             )
-            for name in (NEXT, DECISIONS):  # decisions were made on the old images
-                if _open_table(self._database, name, self.location) is not None:
-                    self._database.drop_table(name)
+
+        write(self.location, replace_table)
+        drop_whitenings(self._database, self.location, self.spec)
+        for name in (NEXT, DECISIONS):  # decisions were made on the old images
+            if _open_table(self._database, name, self.location) is not None:
+                write(self.location, functools.partial(self._database.drop_table, name))
         return Store.open(self.location, storage)
 
     @staticmethod
@@ -126,21 +146,25 @@ class Store:
         text = (table.schema.metadata or {}).get(KEY)
         if text is None:
             raise StoreError(f"the table in '{where}' was not made by clearvit.")
-        return Store(database, table, FeatureSpec.from_json(text.decode()), where)
+        spec = FeatureSpec.from_json(text.decode())
+        return Store(database, table, load_whitenings(database, where, spec), where)
 
     def check_spec(self, ours: FeatureSpec) -> None:
         """Refuse to mix models or options in one index."""
         theirs = self.spec
-        if theirs == replace(ours, model=theirs.model):
-            return
+        fixed = ("fingerprint", "size", "grid", "descriptor", "patch_weights")
+        if all(getattr(theirs, name) == getattr(ours, name) for name in fixed):
+            if theirs.asked in ("", ours.asked):
+                return
         if theirs.fingerprint != ours.fingerprint and theirs.size == ours.size:
             same = theirs.model == ours.model
             what = f"other weights of '{ours.model}'" if same else f"'{theirs.model}'"
             reason = f"it was made by {what}" + ("" if same else f", not by '{ours.model}'")
         else:
-            names = ("size", "grid", "descriptor", "patch_weights")
+            names = ("size", "grid", "descriptor", "patch_weights", "asked")
             pairs = [(name, getattr(theirs, name), getattr(ours, name)) for name in names]
-            reason = ", ".join(f"{name} was {a}, now {b}" for name, a, b in pairs if a != b)
+            shown = [(n.replace("asked", "options"), a, b) for n, a, b in pairs if a != b]
+            reason = ", ".join(f"{name}: {a} before, now {b}" for name, a, b in shown)
         raise StoreError(
             f"the index '{self.location}' cannot be continued: {reason}. Choose another directory,"
             " or overwrite to start again."
@@ -159,9 +183,7 @@ class Store:
         if not entries:
             return
         data = to_arrow(entries, features, self.spec)
-        with _writing(f"cannot write the index '{self.location}'"):
-            merge = self._table.merge_insert("name").when_matched_update_all()
-            merge.when_not_matched_insert_all().execute(data)
+        self._write(lambda: _merge(self._table, "name", data))
 
     def remove_doubles(self) -> None:
         """Keep one row of each name: two processes that add an image at once both insert it."""
@@ -176,14 +198,12 @@ class Store:
                 doubled.append(str(row["_rowid"]))
             seen.add(row["name"])
         if doubled:
-            with _writing(f"cannot write the index '{self.location}'"):
-                self._table.delete(f"_rowid IN ({', '.join(doubled)})")
+            self._write(lambda: self._table.delete(f"_rowid IN ({', '.join(doubled)})"))
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove images in one commit."""
         if names:
-            with _writing(f"cannot write the index '{self.location}'"):
-                self._table.delete(f"name IN ({_quoted(names)})")
+            self._write(lambda: self._table.delete(f"name IN ({_quoted(names)})"))
 
     def nearest(
         self, query: Tensor, count: int, *, where: str | None, with_features: bool, exact: bool
@@ -196,10 +216,23 @@ class Store:
             search = search.distance_type("cosine").select(columns).limit(count)
             search = search.bypass_vector_index() if exact else search.refine_factor(REFINED)
             if where:
-                search = search.where(_whole_filter(where), prefilter=True)
+                search = search.where(whole_filter(where), prefilter=True)
             return search.to_arrow()
 
         return self._rows(self._read(run, where), with_features)
+
+    def scan(self, columns: Sequence[str], *, where: str | None) -> Iterator[Any]:
+        """Read columns of all images, some thousand rows at a time, as Arrow record batches."""
+
+        def run() -> Any:
+            search = self._table.search().select(list(columns))
+            if where:
+                search = search.where(whole_filter(where))
+            return search.to_batches(SCANNED)
+
+        reader = self._read(run, where)
+        while (batch := self._read(lambda: next(iter(reader), None), where)) is not None:
+            yield batch
 
     def fetch(self, names: Sequence[str]) -> Rows:
         """Read images with their features, sorted by name."""
@@ -219,20 +252,22 @@ class Store:
         """Build the approximate nearest-neighbor index (HNSW), or take new images into it."""
         from lancedb.index import HnswSq
 
-        with _writing(f"cannot write the index '{self.location}'"):
+        def build() -> None:
             if self.has_ann_index:
                 self._table.optimize()
             else:
                 self._table.create_index("vector", config=HnswSq(distance_type="cosine"))
+
+        self._write(build)
 
     def compact(self, *, keep: timedelta, always: bool = False) -> None:
         """Merge the fragments that many small writes leave, and drop versions older than `keep`."""
         fragments = self._table.stats()["fragment_stats"]["num_fragments"]
         if fragments < 2 or (fragments < FRAGMENTS and not always):
             return
-        with _writing(f"cannot write the index '{self.location}'"), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # readers look for the newest version
-            self._table.optimize(cleanup_older_than=keep)
+            self._write(lambda: self._table.optimize(cleanup_older_than=keep))
 
     def load_decision(self, key: str) -> str | None:
         """Read what `save_decision` wrote under a key; None if nothing."""
@@ -245,24 +280,22 @@ class Store:
 
     def save_decision(self, key: str, value: str) -> None:
         """Keep a short text under a key, beside the images."""
-        with _writing(f"cannot write the index '{self.location}'"):
+
+        def save() -> None:
             table = self._database.create_table(DECISIONS, schema=decision_schema(), exist_ok=True)
-            merge = table.merge_insert("key").when_matched_update_all()
-            merge.when_not_matched_insert_all().execute([{"key": key, "value": value}])
+            _merge(table, "key", [{"key": key, "value": value}])
+
+        write(self.location, save)
 
     def _rows(self, found: Any, with_features: bool) -> Rows:
         light = found.select(list(FILTERS)).to_pylist()
         distance = found["_distance"].to_numpy() if "_distance" in found.column_names else ()
         similarity = 1 - torch.tensor(np.asarray(distance, dtype=np.float32))
-        features = None
-        if with_features:
-            cells, width = self.spec.cells, self.spec.width
-            features = ImageFeatures(
-                descriptors=to_matrix(found["vector"], self.spec.channels),
-                patches=to_matrix(found["patches"], cells * width).unflatten(1, (cells, width)),
-                weights=to_matrix(found["weights"], cells),
-            )
+        features = to_features(found, self.spec) if with_features else None
         return Rows([Entry(**row) for row in light], similarity, features)
+
+    def _write(self, action: Callable[[], Any]) -> None:
+        write(self.location, action, self._table.checkout_latest)
 
     def _read(self, action: Callable[[], Any], where: str | None = None) -> Any:
         """Read; while another process tidies up its files, try again with the newest version.
@@ -275,13 +308,13 @@ class Store:
             except ValueError as error:
                 if where is None:
                     raise StoreError(f"cannot read the index '{self.location}': {error}") from error
-                raise _wrong_filter(where, error) from error
+                raise wrong_filter(where, error) from error
             except (RuntimeError, OSError) as error:
                 if where is not None and self._is_readable():
-                    raise _wrong_filter(where, error) from error
+                    raise wrong_filter(where, error) from error
                 if attempt == ATTEMPTS - 1:
                     raise StoreError(
-                        f"cannot read the index '{self.location}': {_first_line(error)} If another"
+                        f"cannot read the index '{self.location}': {first_line(error)} If another"
                         " process is writing it, try again; if files of it are missing, build it"
                         " again with --overwrite."
                     ) from error
@@ -295,28 +328,6 @@ class Store:
         except (RuntimeError, OSError, ValueError):
             return False
         return True
-
-
-def _wrong_filter(where: str, error: Exception) -> StoreError:
-    reason = _first_line(error).removeprefix("Invalid input, ").split(". Valid fields")[0]
-    return StoreError(
-        f'the filter "{where}" cannot be used: {reason.split(", /")[0]}. Write SQL over'
-        f" {', '.join(FILTERS)}, such as \"label = 'cats' AND bytes > 1000\"."
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _whole_filter(where: str) -> str:
-    """Put a filter in parentheses: the database ignores text after a complete expression."""
-    depth = 0
-    for mark in re.sub(r"'[^']*'|\"[^\"]*\"", "", where):
-        depth += {"(": 1, ")": -1}.get(mark, 0)
-        if depth < 0:
-            raise ValueError("it closes a parenthesis that it never opened")
-    return f"({where}\n)"
 
 
 def _connect(location: str, storage: Mapping[str, str] | None) -> Any:
@@ -361,15 +372,10 @@ def _check_empty(location: str) -> None:
         )
 
 
-@contextmanager
-def _writing(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, OSError, ValueError) as error:
-        raise StoreError(
-            f"{what}: {why_not_written(error)}. What was written before is kept; run the same"
-            " command again."
-        ) from error
+def _merge(table: Any, column: str, data: Any) -> None:
+    """Insert rows; those of the same value in a column are replaced."""
+    merge = table.merge_insert(column).when_matched_update_all()
+    merge.when_not_matched_insert_all().execute(data)
 
 
 def _quoted(names: Sequence[str]) -> str:

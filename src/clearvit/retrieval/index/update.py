@@ -39,6 +39,7 @@ class Changes:
     removed: tuple[str, ...] = ()
     unchanged: int = 0
     skipped: tuple[Skipped, ...] = ()  # files that cannot be read
+    refitted: bool = False  # facet and whitening were chosen anew, and all files read again
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,332 @@
+"""Which vectors should an index keep? Whitening, facets and what is chosen without labels.
+
+    python benchmarks/facets.py [--models demo ...] [--sets cars flowers corridor imagenet100 voc]
+    python benchmarks/facets.py --page          # only write the page from results/facets.json
+
+Every image of a set is in the gallery; whitening, facet and weight are fitted on the gallery, which
+needs no labels, by the code of `clearvit index`. The row that chooses by labels does so on queries
+of the even classes (even queries of the corridor). All rows are measured on the odd ones. The set
+voc had no part in any choice of constants: 450 photos, labelled by the class of their largest mask.
+
+A row is one entry of METHODS: a function from a Collection to ranked lists. Features are extracted
+once into --work, and a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import clearvit as cv
+from clearvit.datasets.retrieval_dataset import RetrievalDataset
+from clearvit.datasets.retrieval_layouts import read_retrieval
+from clearvit.files import write_json, written_whole
+from clearvit.precision import autocast
+from clearvit.progress import Meter
+from clearvit.retrieval.config import IndexConfig, Matching
+from clearvit.retrieval.facets.choice import Choice, choose
+from clearvit.retrieval.facets.crops import CroppedSample, extract_sample
+from clearvit.retrieval.facets.facet import FINAL, Facet, short_list
+from clearvit.retrieval.facets.quantization import dequantize, quantize
+from clearvit.retrieval.gate import gate_reranking
+from clearvit.retrieval.image_features import RawFeatures, make_spec
+from clearvit.retrieval.index.planning import QUERIES, SAMPLE
+from clearvit.retrieval.matching.patch_matching import LocalFeatures
+from clearvit.retrieval.ranking_metrics import per_query_metrics
+from clearvit.retrieval.reranking import rerank
+from clearvit.retrieval.whitening import Whitening
+from clearvit.stats import bootstrap
+from data import DATA, data_path, find_model
+
+JSON = Path(__file__).parent / "results" / "facets.json"
+MODELS = (
+    "demo",
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    "deit_tiny_patch16_224",
+)
+SETS = ("cars", "flowers", "corridor", "imagenet100", "voc")
+TOP, CHANNELS = 100, 64
+METRICS = ("P@1", "MAP@R", "R@5")
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Features of a labelled set, the gallery first, and the queries that count."""
+
+    data: RetrievalDataset
+    sample: CroppedSample  # of the gallery, as the automatic choice sees it
+    raw: RawFeatures  # of all images
+    queries: Tensor  # (Q,): numbers of queries
+
+    @property
+    def gallery(self) -> int:
+        """How many images can be found."""
+        return len(self.data.gallery)
+
+    @property
+    def rows(self) -> Tensor:
+        """Images of the queries, (Q,)."""
+        return torch.tensor([self.data.query_index(int(q)) for q in self.queries])
+
+    @property
+    def facets(self) -> list[Facet]:
+        """What was extracted: values of the last and of an inner block, final tokens."""
+        return list(self.raw.patches)
+
+    def cosines(self, whitening: Whitening | None) -> Tensor:
+        """Similarities (Q, G), -inf for the query itself."""
+        units = self.raw.descriptors
+        if whitening is not None:
+            units = F.normalize(whitening(units), dim=-1)
+        similarity = units[self.rows] @ units[: self.gallery].T
+        if self.data.queries_in_gallery:
+            similarity[torch.arange(len(self.rows)), self.rows] = -torch.inf
+        return similarity
+
+    def local_features(self, facet: Facet, whitening: Whitening | None) -> LocalFeatures:
+        """Patches of all images as an index keeps them."""
+        patches = self.raw.patches[facet].float()
+        if whitening is None:
+            return LocalFeatures(F.normalize(patches, dim=-1), self.raw.weights)
+        whitened = F.normalize(whitening(patches), dim=-1)
+        return LocalFeatures(dequantize(quantize(whitened)), self.raw.weights)
+
+    def reranked(self, similarity: Tensor, images: LocalFeatures, weight: Any) -> Tensor:
+        """Re-rank the nearest by Chamfer."""
+        gallery = images[torch.arange(self.gallery)]
+        matching = Matching("chamfer")
+        return rerank(
+            similarity, images[self.rows], gallery, matching=matching, weight=weight, top=TOP
+        ).order
+
+    def by_choice(self, choice: Choice) -> Tensor:
+        """Rank as an index does that made this choice."""
+        similarity = self.cosines(choice.descriptor)
+        if not choice.weight:
+            return similarity.sort(dim=1, descending=True, stable=True).indices
+        images = self.local_features(choice.facet, choice.patches)
+        return self.reranked(similarity, images, choice.weight)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """What `clearvit index` would choose."""
+        facets = dict.fromkeys([f for f in self.facets if f != FINAL], CHANNELS)
+        return choose(self.sample, whiten="auto", facets=facets, weigh=True)
+
+
+def plain(one: Collection) -> Tensor:
+    return one.cosines(None).sort(dim=1, descending=True, stable=True).indices
+
+
+def whitened(channels: int, power: float) -> Callable[[Collection], Tensor]:
+    def ranked(one: Collection) -> Tensor:
+        units = one.raw.descriptors[: one.gallery]
+        fitted = Whitening.fit(units, channels=channels, power=power)
+        return one.cosines(fitted).sort(dim=1, descending=True, stable=True).indices
+
+    return ranked
+
+
+def facet(number: int, ratio: float) -> Callable[[Collection], Tensor]:
+    """Re-rank by one facet; the spread of its similarities is `ratio` times that of cosines."""
+
+    def ranked(one: Collection) -> Tensor:
+        chosen = one.facets[number]
+        fitted = Whitening.fit(one.raw.patches[chosen][: one.gallery].float(), channels=CHANNELS)
+        images = one.local_features(chosen, fitted)
+        similarity = one.cosines(None)
+        some = images[torch.randperm(one.gallery, generator=torch.Generator().manual_seed(0))[:40]]
+        close = rerank(torch.zeros(40, 40), some, some, matching=Matching("chamfer"), top=40)
+        near = similarity[similarity.isfinite()].std()
+        apart = close.patch_similarity[close.patch_similarity < 0.999].std()
+        return one.reranked(similarity, images, float(ratio * near / apart))
+
+    return ranked
+
+
+def gated(one: Collection) -> Tensor:
+    """What an index did before: final tokens, and the gate."""
+    images = one.local_features(FINAL, None)
+    gallery = images[torch.arange(one.gallery)]
+    decided = gate_reranking(one.raw.descriptors[: one.gallery], gallery, Matching("chamfer"))
+    return one.reranked(one.cosines(None), images, decided)
+
+
+def automatic(one: Collection) -> Tensor:
+    return one.by_choice(one.choice)
+
+
+METHODS: dict[str, Callable[[Collection], Tensor]] = {
+    "descriptors": plain,
+    "gate on final tokens": gated,
+    "whitened to 64, power 0.25": whitened(64, 0.25),
+    "whitened to 64, power 0.5": whitened(64, 0.5),
+    "whitened to 128, power 0.5": whitened(128, 0.5),
+    "values of the last block, ratio 0.5": facet(0, 0.5),
+    "values of the last block, ratio 8": facet(0, 8.0),
+    "values of an inner block, ratio 0.5": facet(1, 0.5),
+    "values of an inner block, ratio 8": facet(1, 8.0),
+    "auto": automatic,
+}
+CHOSEN_BY_LABELS = "best of all on the even half, by labels"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--data", type=data_path, default=DATA)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--work", type=Path, default=Path("facets-work"))
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if not options.page:
+        for model in options.models:
+            backbone = cv.load(find_model(model), size=options.size).in_precision("auto")
+            for name in options.sets:
+                keep(model, name, measured(backbone, model, name, options))
+    from facets_page import write_page
+
+    write_page()
+
+
+def keep(model: str, name: str, content: dict[str, Any]) -> None:
+    """Put one table into the file of results; rows that were not measured now stay."""
+    known = json.loads(JSON.read_text()) if JSON.exists() else {}
+    before = known.get(f"{model} {name}", {})
+    content["rows"] = before.get("rows", {}) | content["rows"]
+    write_json(JSON, known | {f"{model} {name}": content})
+
+
+def measured(
+    backbone: cv.Backbone, model: str, name: str, options: argparse.Namespace
+) -> dict[str, Any]:
+    data = (
+        dominant_classes(options.data / name)
+        if name == "voc"
+        else read_retrieval(options.data / name)
+    )
+    sample, raw = extracted(backbone, data, f"{model}-{name}-{options.size}", options)
+    numbers = torch.arange(data.num_queries)
+    half = torch.tensor(data.labels) % 2 if data.queries_in_gallery else numbers % 2
+    asked = data.count_positives(numbers) > 0
+    even, odd = (Collection(data, sample, raw, numbers[(half == i) & asked]) for i in (0, 1))
+    scores: dict[str, list[Tensor]] = {}
+    for title in options.methods:
+        start = time.perf_counter()
+        scores[title] = [scored(one, METHODS[title](one)) for one in (even, odd)]
+        value = scores[title][1].mean(0).tolist()
+        shown = ", ".join(f"{m} {v:.1f}" for m, v in zip(METRICS, value, strict=True))
+        print(f"{model} {name} {title}: {shown}; {time.perf_counter() - start:.0f} s", flush=True)
+    fixed = [title for title in scores if title not in ("auto",)]
+    best = max(fixed, key=lambda title: float(scores[title][0][:, 1].mean()))
+    scores[CHOSEN_BY_LABELS] = scores[best]
+    groups = np.asarray(data.labels)[odd.queries] if data.queries_in_gallery else None
+    return {
+        "images": len(data.images),
+        "queries": len(odd.queries),
+        "note": odd.choice.note if "auto" in options.methods else "",
+        "best": best,
+        "date": time.strftime("%Y-%m-%d"),
+        "rows": {
+            title: summarized(both[1], scores["descriptors"][1], groups)
+            for title, both in scores.items()
+        },
+    }
+
+
+def scored(one: Collection, order: Tensor) -> Tensor:
+    """P@1, MAP@R and Recall@5 of each query in percent, (Q, 3)."""
+    if one.data.queries_in_gallery:
+        order = order[:, : one.gallery - 1]  # the query itself ends the list
+    relevant = one.data.relevant(one.queries, order)
+    found = per_query_metrics(relevant, one.data.count_positives(one.queries))
+    recall = relevant[:, :5].any(1).double()
+    return 100 * torch.stack([found[:, 0], found[:, 2], recall], 1)
+
+
+def summarized(ours: Tensor, base: Tensor, groups: Any) -> dict[str, Any]:
+    return {
+        metric: {
+            "value": asdict(bootstrap(ours[:, i], groups=groups)),
+            "difference": asdict(bootstrap(ours[:, i] - base[:, i], groups=groups)),
+        }
+        for i, metric in enumerate(METRICS)
+    }
+
+
+def dominant_classes(folder: Path) -> RetrievalDataset:
+    """Photos of VOC by the class of their largest mask; classes of one photo are left out."""
+    found: list[tuple[Path, int]] = []
+    for mask in sorted((folder / "SegmentationClass").glob("*.png")):
+        counts = np.bincount(np.asarray(Image.open(mask)).ravel(), minlength=256)
+        counts[[0, 255]] = 0
+        image = folder / "JPEGImages" / f"{mask.stem}.jpg"
+        if counts.max() and image.is_file():
+            found.append((image, int(counts.argmax())))
+    sizes = np.bincount([label for _, label in found])
+    kept = [(image, label) for image, label in found if sizes[label] > 1]
+    images, labels = zip(*kept, strict=True)
+    return RetrievalDataset("voc", folder, tuple(images), tuple(labels))
+
+
+def extracted(
+    backbone: cv.Backbone, data: RetrievalDataset, key: str, options: argparse.Namespace
+) -> tuple[CroppedSample, RawFeatures]:
+    """Raw features of all images and of crops of some, from --work where they are."""
+    facets = [*short_list(backbone), FINAL]
+    file = options.work / f"{key}.safetensors"
+    cropped, seen = min(QUERIES, len(data.gallery)), min(SAMPLE, len(data.gallery))
+    order = torch.randperm(len(data.gallery), generator=torch.Generator().manual_seed(0))
+    if not file.exists():
+        start = time.perf_counter()
+        rest = [i for i in range(len(data.images)) if i not in set(order.tolist())]
+        listed = [data.sources[i] for i in [*order.tolist(), *rest]]
+        spec = make_spec(backbone, IndexConfig(size=options.size))
+        with autocast(backbone.device, backbone.bf16):
+            found = extract_sample(
+                backbone, listed, spec, facets, queries=cropped, meter=Meter(None, len(listed))
+            )
+        assert found is not None and len(found.images.descriptors) == len(listed)
+        tensors = {}
+        for i, one in enumerate((found.images, *found.crops)):
+            tensors |= {f"{i}.descriptors": one.descriptors, f"{i}.weights": one.weights}
+            tensors |= {f"{i}.{f}": one.patches[f].half() for f in facets}
+        with written_whole(file) as temporary:
+            save_file({k: v.contiguous() for k, v in tensors.items()}, temporary)
+        print(f"{file.name}: {time.perf_counter() - start:.0f} s", flush=True)
+    tensors = load_file(file)
+    whole, *crops = (
+        RawFeatures(
+            tensors[f"{i}.descriptors"].float(),
+            {f: tensors[f"{i}.{f}"].float() for f in facets},
+            tensors[f"{i}.weights"].float(),
+        )
+        for i in range(3)
+    )
+    inverse = torch.cat([order, torch.arange(len(order), len(data.images))]).argsort()
+    return CroppedSample(_some(whole, slice(seen)), tuple(crops)), _some(whole, inverse)
+
+
+def _some(raw: RawFeatures, index: Any) -> RawFeatures:
+    patches = {facet: values[index] for facet, values in raw.patches.items()}
+    return RawFeatures(raw.descriptors[index], patches, raw.weights[index])
+
+
+if __name__ == "__main__":
+    main()

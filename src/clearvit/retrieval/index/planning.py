@@ -1,0 +1,104 @@
+"""Decide how the features of an index are made, before the first image is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from clearvit.backbones.backbone import Backbone
+from clearvit.images import ImageSource
+from clearvit.progress import Meter, Progress
+from clearvit.retrieval.config import IndexConfig
+from clearvit.retrieval.facets.choice import choose
+from clearvit.retrieval.facets.crops import extract_sample
+from clearvit.retrieval.facets.facet import FINAL, Facet, parse_facet, short_list
+from clearvit.retrieval.image_features import FeatureSpec, make_spec
+from clearvit.retrieval.index.whitening_table import with_whitenings
+
+ASKED = ("facet", "channels", "patch_format", "whiten")  # options that a spec remembers
+FEWEST = 100  # images from which something is fitted
+SAMPLE, QUERIES = 400, 200  # images that are looked at, and how many of them are cropped
+GROWN = 2.0  # times as many images as before: fitted anew, as long as there were fewer than SAMPLE
+
+
+def plan_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
+    """Resolve all that does not depend on the images."""
+    facet = FINAL if config.facet == "auto" else parse_facet(config.facet, backbone)
+    asked = ", ".join(f"{name}={getattr(config, name)}" for name in ASKED)
+    return replace(make_spec(backbone, config), facet=str(facet), asked=asked)
+
+
+def asked_config(spec: FeatureSpec, config: IndexConfig) -> IndexConfig:
+    """Give the options that an index was built with; those of writing come from a config."""
+    kinds = {"channels": int}
+    pairs = [part.split("=", 1) for part in spec.asked.split(", ")] if spec.asked else []
+    asked = {name: kinds.get(name, str)(value) for name, value in pairs if name in ASKED}
+    known = {"size": spec.size, "grid": spec.grid, "descriptor": spec.descriptor}
+    return IndexConfig.build({**known, "patch_weights": spec.patch_weights, **asked}, config)
+
+
+def fit_spec(
+    backbone: Backbone,
+    sources: Sequence[ImageSource],
+    config: IndexConfig,
+    progress: Progress | None,
+) -> FeatureSpec:
+    """Choose facet, whitening and weight on a sample of the images; few images stay plain."""
+    plain = plan_spec(backbone, config)
+    facets = _facets(backbone, config)
+    # A model without a choice has nothing to fit.
+    if config.channels == 0 and config.whiten == "no" and len(facets) == 1:
+        return plain
+    if len(sources) < FEWEST:
+        note = (
+            f"Features are kept as the model makes them: {len(sources)} images are too few to fit"
+            f" whitening and to choose between facets, which needs {FEWEST}. Refresh the index when"
+            " it has grown."
+        )
+        return replace(plain, note=note, fitted=len(sources))
+    order = torch.randperm(len(sources), generator=torch.Generator().manual_seed(0))[:SAMPLE]
+    chosen = [sources[i] for i in order.tolist()]
+    sample = extract_sample(
+        backbone,
+        chosen,
+        plain,
+        facets,
+        queries=QUERIES,
+        meter=Meter(progress, len(chosen), "sample"),
+        batch=config.batch,
+    )
+    if sample is None or len(sample.images.descriptors) < FEWEST:
+        return replace(plain, note="Too few images can be read to fit anything.")
+    kept = min(config.channels, backbone.width)
+    found = choose(
+        sample,
+        whiten="no" if plain.descriptor == "joint" else config.whiten,
+        facets=dict.fromkeys(facets, kept),
+        weigh=config.facet == "auto",
+    )
+    named = {"descriptor": found.descriptor, "patches": found.patches}
+    whitenings = {name: one for name, one in named.items() if one is not None}
+    fitted = with_whitenings(plain, whitenings)
+    return replace(
+        fitted,
+        facet=str(found.facet),
+        channels=plain.channels if found.descriptor is None else found.descriptor.matrix.shape[1],
+        width=plain.width if found.patches is None else found.patches.matrix.shape[1],
+        patch_format=config.patch_format if found.patches is not None else "float16",
+        weight=found.weight,
+        fitted=len(sources),
+        note=f"Chosen on {len(chosen)} of {len(sources)} images. {found.note}",
+    )
+
+
+def has_outgrown(spec: FeatureSpec, images: int) -> bool:
+    """Tell whether a collection has grown so much that features should be fitted anew."""
+    return 0 < spec.fitted < SAMPLE and images >= max(FEWEST, GROWN * spec.fitted)
+
+
+def _facets(backbone: Backbone, config: IndexConfig) -> list[Facet]:
+    if config.facet != "auto":
+        return [parse_facet(config.facet, backbone)]
+    return short_list(backbone) if config.channels else [FINAL]
