@@ -49,7 +49,7 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
     else:
         show(report or f"{cured.name}, in {out}")
         if type(cured) is VitBackbone and cured.output is None and cured.fine is None:
-            from clearvit.backbones.sources.snippets import timm_code
+            from clearvit.backbones.sources.snippets import runnable_here, timm_code
 
-            print(f"\n{timm_code(out, cured)}")
+            print(f"\n{runnable_here(timm_code(out, cured))}")
     next_step("clearvit", "compare", model, f"dir:{out}", images)
