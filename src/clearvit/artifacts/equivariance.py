@@ -25,6 +25,11 @@ VIEWS = 3  # forward passes per image
 NOTICEABLE = 0.05  # fraction of the distance between different contents
 
 
+def level_at(size: Size) -> float:
+    """Give the change with a shift beyond which it matters at a size, as a fraction."""
+    return NOTICEABLE
+
+
 @dataclass(frozen=True)
 class Equivariance:
     """Mean cosine distances of final patch tokens, one number per image."""
@@ -33,6 +38,7 @@ class Equivariance:
     flip: tuple[float, ...]  # same content, mirrored; a mirrored patch may rightly differ
     different: tuple[float, ...]  # different contents of the same image
     patches: int  # length of the shift along both axes
+    level: float = NOTICEABLE  # ratio beyond which it matters at the size measured
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -48,7 +54,7 @@ class Equivariance:
     @property
     def confidence(self) -> float:
         """Fraction of the images in which the effect is noticeable, 0..1."""
-        return sum(ratio > NOTICEABLE for ratio in self.ratios) / len(self.ratios)
+        return sum(ratio > self.level for ratio in self.ratios) / len(self.ratios)
 
 
 def measure_equivariance(
@@ -80,7 +86,7 @@ def measure_equivariance(
     if not rows:
         return None
     shift, flip, different = torch.cat(rows).T.tolist()
-    return Equivariance(tuple(shift), tuple(flip), tuple(different), step)
+    return Equivariance(tuple(shift), tuple(flip), tuple(different), step, level_at(size))
 
 
 def _distances(backbone: Backbone, pixels: Tensor, size: Size, step: int) -> Tensor:

@@ -225,7 +225,8 @@ class Backbone(ABC):
         height, width = self.preprocessing.size
         return (
             f"{type(self).__name__}('{self.name}', {height}x{width} px,"
-            f" patch {self.patch[0]}x{self.patch[1]}, {self.width} channels, {self.depth} blocks)"
+            f" patch {self.patch[0]}x{self.patch[1]}, {self.width} channels, {self.depth} blocks,"
+            f" {self.prefix_names.count('register')} registers, {self.device})"
         )
 
 

@@ -126,6 +126,18 @@ class Tokens:
         ]
         return text + (f",\n       blocks of {', '.join(extra)})" if extra else ")")
 
+    def _repr_html_(self) -> str:
+        """Show the patches of the first images in a notebook, colored by a PCA of all of them."""
+        from clearvit.report.notebook import MOST_IMAGES, card, png_of
+        from clearvit.report.pca import PCA
+
+        maps = self.map[:MOST_IMAGES].detach().float().permute(0, 2, 3, 1)
+        if not maps.numel() or not bool(maps.isfinite().all()):
+            return card("Tokens", text=repr(self))
+        colors = PCA.fit(maps.flatten(0, 2)).apply(maps)
+        images = [(png_of(one.numpy()), f"image {i}") for i, one in enumerate(colors)]
+        return card("Tokens", text=repr(self), images=images)
+
     def to(self, device: str | torch.device) -> Tokens:
         """Move every tensor to a device."""
         return _combine_all([self], lambda tensors: tensors[0].to(device))

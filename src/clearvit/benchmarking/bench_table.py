@@ -32,7 +32,7 @@ class BenchRow:
     memory: float | None  # peak in MB; None where it cannot be measured
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bench:
     """All models, in the order given, batch size by batch size."""
 
@@ -44,6 +44,15 @@ class Bench:
     def to_json(self) -> dict[str, Any]:
         """Give everything as JSON can hold it."""
         return dataclasses.asdict(self)
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        from clearvit.report.notebook import card
+
+        return card("Speed", text=self.legend(), table=(HEADER, self.cells()))
 
     def text(self) -> str:
         """Write the table with aligned columns, and below it what the columns mean."""
