@@ -2,8 +2,8 @@
 
     CLEARVIT_WEIGHTS=... python benchmarks/verdict.py
 
-Checks the level below which a change with a shift is called small: three models as they come and one
-that was cured, each at 224, 336 and 518 px. Choices were made on the even images of the folder;
+Checks the level below which a change with a shift is called small: three models as they come and
+one that was cured, each at 224, 336 and 518 px. Choices were made on the even images of the folder;
 --half odd measures the others. Writes benchmarks/results/verdict.json after every model and renders
 docs/results/verdict.md from it.
 """
@@ -17,15 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from data import DATA, RESULTS, data_path, find_model
 
 import clearvit as cv
 from clearvit.artifacts.equivariance import level_at
 from clearvit.images import find_images
 from clearvit.stats import bootstrap
+from data import DATA, RESULTS, data_path, find_model
 
 STORED = Path(__file__).parent / "results" / "verdict.json"
-MODELS = ("demo", "demo-cured", "deit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k")
+MODELS = (
+    "demo",
+    "demo-cured",
+    "deit_tiny_patch16_224",
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+)
 SIZES = (224, 336, 518)
 
 
@@ -95,16 +100,18 @@ def page(content: dict[str, Any]) -> str:
 
 PAGE = """# The verdict, checked on known models
 
-`python benchmarks/verdict.py` on {date}, two CPU cores. Sixteen photographs per row, eight of them shifted by a tenth of the
-grid; "even" rows are the images on which the level was chosen, "odd" rows the others. The shift column is the change of a
-feature in percent of the distance between different contents, with its 95 % interval over images.
+`python benchmarks/verdict.py` on {date}, two CPU cores. A dozen photographs per row, six of them
+shifted by a tenth of the grid; "even" rows are the images on which the level was chosen, "odd"
+rows the others. The shift column is the change of a feature in percent of the distance between
+different contents, with its 95 % interval over images.
 
 | model | px | images | norms and positions | change with a shift, % (95 % CI) | level, % | said |
 |---|---|---|---|---|---|---|
 {rows}
 
-`demo-cured` is what training on view averages reaches: below its value nothing is left to gain by a cure, so a level
-at or below it would advise to cure a cured model. The level is a line drawn through these values, not a law.
+`demo-cured` is what training on view averages reaches: below its value nothing is left to gain by
+a cure, so a level at or below it would advise to cure a cured model. The level is a line drawn
+through these values, not a law.
 """
 
 

@@ -107,7 +107,9 @@ class Tokens:
         return found[:, 0] if found.shape[1] else None
 
     def _named(self, name: str) -> Tensor:
-        return self.prefix[:, [i for i, kind in enumerate(self.prefix_names) if kind == name]]
+        # Not by a list of indices, which would wait for a GPU.
+        found = [self.prefix[:, i] for i, kind in enumerate(self.prefix_names) if kind == name]
+        return torch.stack(found, dim=1) if found else self.prefix[:, :0]
 
     def __len__(self) -> int:
         """How many images."""
