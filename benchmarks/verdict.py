@@ -39,10 +39,11 @@ def main() -> None:
     content = json.loads(STORED.read_text()) if STORED.is_file() else {"rows": []}
     if not options.render:
         sources = find_images(options.images)[options.half == "odd" :: 2][: options.limit]
-        for model in MODELS:
-            for size in SIZES:
+        for model in options.models:
+            for size in options.sizes:
                 row = measure(model, size, sources, options)
-                content["rows"] = [r for r in content["rows"] if key(r) != key(row)] + [row]
+                kept = [r for r in content["rows"] if key(r) != key(row)]
+                content["rows"] = sorted([*kept, row], key=key)
                 content["date"] = datetime.date.today().isoformat()
                 STORED.write_text(json.dumps(content, indent=1))
                 print(row, flush=True)
@@ -53,8 +54,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--half", choices=("even", "odd"), default="odd")
-    parser.add_argument("--limit", type=int, default=16)
-    parser.add_argument("--shifted", type=int, default=8)
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
+    parser.add_argument("--limit", type=int, default=10)
+    parser.add_argument("--shifted", type=int, default=6)
     parser.add_argument("--render", action="store_true", help="only write the page again")
     return parser.parse_args()
 
@@ -100,7 +103,7 @@ def page(content: dict[str, Any]) -> str:
 
 PAGE = """# The verdict, checked on known models
 
-`python benchmarks/verdict.py` on {date}, two CPU cores. A dozen photographs per row, six of them
+`python benchmarks/verdict.py` on {date}, two CPU cores. Ten photographs per row, six of them
 shifted by a tenth of the grid; "even" rows are the images on which the level was chosen, "odd"
 rows the others. The shift column is the change of a feature in percent of the distance between
 different contents, with its 95 % interval over images.

@@ -10,6 +10,7 @@ from PIL import Image
 import clearvit as cv
 from clearvit.cli import app
 from clearvit.cli.arguments import Run
+from tests.helpers.made_data import class_folder, colour_image, save_png
 from tests.helpers.second_device import DEVICE, move, second_device
 
 WITHOUT_A_MODEL = {"models", "push", "report"}
@@ -63,6 +64,22 @@ def test_a_verb_gives_the_same_on_another_device(verb, pair, photos):
     with second_device():
         found = VERBS[verb](elsewhere, photos)
         same(found, wanted)
+
+
+def test_tables_files_and_pages_of_another_device(pair, photos, tmp_path):
+    _, elsewhere = pair
+    for i in range(2):
+        pixels, mask = colour_image(i)
+        save_png(tmp_path / f"examples/{i}.png", pixels)
+        save_png(tmp_path / f"examples/{i}_mask.png", mask)
+    with second_device():
+        cv.save_tokens(elsewhere, photos, out=tmp_path / "tokens", size=32)
+        cv.look(elsewhere, photos, out=tmp_path / "look", size=32)
+        cv.segment(elsewhere, photos, examples=tmp_path / "examples", size=32)
+        data = class_folder(tmp_path / "classes")
+        assert cv.evaluate(elsewhere, task="classification", data=data, size=32).rows
+        assert cv.compare([elsewhere], photos, size=32, quick=True).rows
+        cv.microscope([elsewhere], photos, out=tmp_path / "page.html", size=32)
 
 
 def test_an_index_of_another_device(pair, photos, tmp_path):

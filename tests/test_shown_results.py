@@ -49,7 +49,8 @@ def test_a_diagnosis_is_its_verdict(tiny, photos):
 
 
 def test_tables_of_models(tiny, photos, tmp_path):
-    table = cv.evaluate(tiny, task="classification", data=class_folder(tmp_path / "classes"), size=32)
+    data = class_folder(tmp_path / "classes")
+    table = cv.evaluate(tiny, task="classification", data=data, size=32)
     assert table.text() in repr(table)
     assert "<table" in check_html(table._repr_html_())
     compared = cv.compare([tiny], photos, size=32, quick=True)
