@@ -17,7 +17,7 @@ from clearvit.report.text_table import is_numeric, show_cell
 COLORS: dict[Tone, str] = {"good": "#1a7f4b", "warn": "#b7791f", "bad": "#c2410c"}
 MOST_IMAGES, MOST_ROWS = 8, 30  # that one card shows
 THUMBNAIL = 112  # pixels of the longer side
-Picture = tuple[bytes, str]  # a PNG file and its caption
+NamedImage = tuple[bytes, str]  # a PNG file and its caption
 
 
 def card(
@@ -25,7 +25,7 @@ def card(
     *,
     text: str = "",
     tone: Tone | None = None,
-    images: Sequence[Picture] = (),
+    images: Sequence[NamedImage] = (),
     table: tuple[Sequence[str], Sequence[Sequence[Cell]]] | None = None,
     code: str = "",
 ) -> str:
@@ -86,8 +86,8 @@ def heat(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return colors
 
 
-def _figure(picture: Picture) -> str:
-    content, caption = picture
+def _figure(named_image: NamedImage) -> str:
+    content, caption = named_image
     source = base64.b64encode(content).decode("ascii")
     words = html.escape(caption, quote=True)
     return (
