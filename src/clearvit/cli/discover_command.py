@@ -74,8 +74,8 @@ def discover(
     if run.json:
         print(json.dumps(report))
         return
-    boxes = sum(len(one.boxes) for one in found)
-    show(f"{boxes} boxes in {len(found)} images")
+    count = sum(len(one.boxes) for one in found)
+    show(f"{count} boxes in {len(found)} images")
     show(files.out / "boxes.json")
     if files.draw:
         show(files.out / "boxes.html")
