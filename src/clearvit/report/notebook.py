@@ -111,4 +111,5 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
         )
 
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows[:MOST_ROWS])
-    return f"<table><thead><tr>{line(header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    head = f"<thead><tr>{line(header, 'th')}</tr></thead>"
+    return f'<table style="justify-self:start">{head}<tbody>{body}</tbody></table>'
