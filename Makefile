@@ -3,12 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints-cpu.txt
+# `make test CONSTRAINTS=` takes the newest of everything.
+CONSTRAINTS ?= constraints-cpu.txt
+PIP_QUIETLY := -m pip install --quiet --quiet --disable-pip-version-check
+PIP := $(BIN)/python $(PIP_QUIETLY) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 CHECKED := src tests benchmarks examples
 # Tests run side by side, one thread each; more than eight would mostly load torch.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo $$n)
 
-.PHONY: demo test test-slow lint browser bench docs web clean
+.PHONY: demo test test-slow test-lowest test-package dist lint browser bench docs web clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/clearvit demo $(if $(QUICK),--quick) $(if $(IMAGES),--images "$(IMAGES)")
@@ -18,6 +21,21 @@ test: $(VENV)/.dev browser lint
 
 test-slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m slow
+
+# The oldest dependencies that pyproject.toml allows, in an environment of their own.
+LOWEST := .venv-lowest
+LOWEST_TESTS := tests/backbones tests/images tests/report tests/artifacts tests/views tests/shards
+test-lowest:
+	@$(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/python $(PIP_QUIETLY) -c constraints-lowest.txt -e . pytest pytest-timeout hypothesis
+	@$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
+
+# Wheel and sdist; then both are installed into empty environments, where the quick demo runs.
+dist: $(VENV)/.dev
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null && ls dist
+
+test-package: dist
+	@$(BIN)/python -m pytest -m slow tests/test_package.py
 
 # The report is tested in Debian's chromium. Only CI installs it unasked; without it these tests are
 # skipped and say so.
@@ -62,4 +80,4 @@ $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints-cpu.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache site
+	rm -rf $(VENV) $(LOWEST) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache site

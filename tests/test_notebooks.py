@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+LARGEST = 1_500_000  # bytes
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 
 
@@ -15,11 +16,15 @@ def code_of(path):
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_there_are_four_without_stored_output():
+def test_there_are_four_with_small_stored_outputs():
     assert len(NOTEBOOKS) == 4
     for path in NOTEBOOKS:
+        assert path.stat().st_size < LARGEST
         cells = json.loads(path.read_text("utf-8"))["cells"]
-        assert not any(cell.get("outputs") for cell in cells)
+        outputs = [one for cell in cells for one in cell.get("outputs", ())]
+        assert any("data" in one for one in outputs), f"run benchmarks/notebooks.py {path.name}"
+        assert not any(one["output_type"] == "error" for one in outputs)
+        assert not re.search(r"/(tmp|home|root|work|Users)/", json.dumps(outputs))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

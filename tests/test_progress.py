@@ -28,9 +28,20 @@ def test_a_log_gets_a_line_every_half_minute_and_messages_at_once():
     for second in range(0, 100, 10):
         now[0] = float(second)
         progress("images", second, 100, "fine")
-    assert lines == [f"images: {n}/100 (fine)" for n in (30, 60, 90)]
+    estimate, *rest = lines
+    assert estimate == "images: about 2 minutes to go"
+    assert rest == [f"images: {n}/100 (fine)" for n in (30, 60, 90)]
     progress("images", 0, 0, "a message")
     assert lines[-1] == "a message"
+
+
+def test_short_work_gets_no_estimate():
+    lines, now = [], [0.0]
+    progress = log_progress(lines.append, lambda: now[0])
+    for second in range(0, 20):
+        now[0] = float(second)
+        progress("images", second, 20)
+    assert lines == []
 
 
 def test_the_last_step_of_a_stage_that_was_seen_is_logged():

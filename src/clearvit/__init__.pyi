@@ -22,6 +22,7 @@ from .evaluation.evaluate import evaluate
 from .finetuning.config import FinetuneConfig
 from .finetuning.metric_learning import finetune
 from .formats.export import export
+from .formats.push import push
 from .microscopy.config import MicroscopeConfig
 from .microscopy.microscope_page import microscope
 from .pruning.config import PruneConfig
@@ -78,6 +79,7 @@ __all__ = [
     "microscope",
     "open_tokens",
     "prune",
+    "push",
     "save",
     "save_tokens",
     "segment",

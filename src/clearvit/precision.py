@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -36,6 +38,8 @@ def cpu_computes_bf16() -> bool:
     return any(bool(getattr(torch.cpu, name, bool)()) for name in older)
 
 
-def autocast(device: torch.device, enabled: bool) -> torch.autocast:
-    """Compute in bfloat16 where it is safe, if enabled."""
+def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
+    """Compute in bfloat16 where it is safe, if enabled; other devices have nothing to switch."""
+    if not enabled and not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled)

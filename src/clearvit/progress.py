@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 SECONDS = 30.0  # between two lines in a log
+FIRST, LONG = 3.0, 60.0  # seconds that are timed, and after which a time is worth saying
 QUIET = "CLEARVIT_PROGRESS"  # set to 0 for silence
 
 
@@ -71,20 +72,41 @@ def show_progress() -> Iterator[Progress]:
 def log_progress(
     write: Callable[[str], object] | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Progress:
-    """Give a callback that writes a line every half minute, and messages at once."""
+    """Give a callback that writes a line every half minute, and messages at once.
+
+    A stage that will take more than a minute says so after its first seconds.
+    """
     say = write or (lambda text: print(printable(text), file=sys.stderr, flush=True))
     last, seen = clock(), set[str]()
+    begun: dict[str, tuple[float, int]] = {}
+    announced = set[str]()
 
     def progress(stage: str, done: int, total: int, note: str = "") -> None:
         nonlocal last
         if not total:
             say(note)
-        elif clock() - last >= SECONDS or (done >= total and stage in seen):
+            return
+        since, before = begun.setdefault(stage, (clock(), done))
+        if stage not in announced and done > before and clock() - since >= FIRST:
+            announced.add(stage)
+            left = (clock() - since) / (done - before) * (total - done)
+            if left > LONG:
+                say(f"{stage}: about {show_duration(left)} to go")
+        if clock() - last >= SECONDS or (done >= total and stage in seen):
             last = clock()
             seen.add(stage) if done < total else seen.discard(stage)
             say(f"{stage}: {done}/{total}{f' ({note})' if note else ''}")
 
     return progress
+
+
+def show_duration(seconds: float) -> str:
+    """Write a time in the unit people would use."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
 
 
 def silent(stage: str, done: int, total: int, note: str = "") -> None:

@@ -29,7 +29,15 @@ from clearvit.artifacts.observe import Observations, observe
 from clearvit.artifacts.outliers import Outliers, combine_masks, find_outliers
 from clearvit.artifacts.report.examples import COUNT, ExampleImage, pick_examples, rank_images
 from clearvit.artifacts.structure import Structure, measure_structure
-from clearvit.artifacts.verdict import MEANING, Finding, Verdict, judge, next_command
+from clearvit.artifacts.verdict import (
+    MEANING,
+    TITLES,
+    Finding,
+    Verdict,
+    count_of,
+    judge,
+    next_command,
+)
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
@@ -41,7 +49,7 @@ T = TypeVar("T")
 QUICK_IMAGES, QUICK_SHIFTED = 32, 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What was found, with everything needed to check it."""
 
@@ -56,17 +64,52 @@ class Diagnosis:
     observations: Observations = field(repr=False)
     examples: tuple[ExampleImage, ...] = field(default=(), repr=False)  # a few images to draw
     attention: AttentionStats | None = field(default=None, repr=False)  # None without attention
+    folder: str = ""  # the images, as they were named; empty if they were not named by one path
+    asked_size: tuple[int, int] | None = None  # the size that was asked for, if any
 
     def __str__(self) -> str:
-        """Give the verdict with its evidence, in a few lines."""
+        """Give the verdict in words with its evidence, in a few lines."""
         lines = [
-            f"  {one.kind} (confidence {100 * one.confidence:.0f} %): {one.evidence}"
+            f"  {TITLES[one.kind][0]} (confidence {100 * one.confidence:.0f} %). {one.evidence}"
             for one in self.findings
         ]
-        lines = lines or [f"  {MEANING['none']}"]
+        lines = lines or [f"  {self._all_clear()}"]
         if self.attention is not None and self.attention.fraction:
             lines.append(f"  {self.attention}")
-        return "\n".join([f"{self.model}: {self.verdict}", *lines])
+        return "\n".join([f"{self.model}: {self.title}", *lines])
+
+    def __repr__(self) -> str:
+        count = count_of(len(self.observations.names), "image")
+        return f"Diagnosis('{self.model}', {self.size[0]}x{self.size[1]} px, {count}: {self.title})"
+
+    def _repr_html_(self) -> str:
+        """Show the verdict in a notebook: what, how sure, and where on the grid."""
+        from clearvit.report.notebook import card, heat, png_of
+
+        text = "\n".join([one.evidence for one in self.findings] or [self._all_clear()])
+        norms = self.observations.norms[:, self.peak].double().mean(0)
+        grid = norms.unflatten(0, self.observations.grid).numpy()
+        images = [(png_of(heat(grid)), f"mean norm at block {self.peak}")]
+        if self.findings and self.findings[0].cutoff is not None:
+            where = self.position_map().double().numpy()
+            images.append((png_of(heat(where)), "how often a position is flagged"))
+        title, tone = f"{self.model}: {self.title}", TITLES[self.verdict][1]
+        return card(title, text=text, tone=tone, images=images, code=self.next_command)
+
+    def _all_clear(self) -> str:
+        moved = self.equivariance
+        if moved is None:
+            return MEANING["none"]
+        return (
+            f"{MEANING['none']} Shifting an image changes features by {100 * moved.ratio:.0f} % of"
+            f" the distance between different contents, which is small at this size (up to"
+            f" {100 * moved.level:.0f} %): a cure has little to gain."
+        )
+
+    @property
+    def title(self) -> str:
+        """The verdict in words."""
+        return TITLES[self.verdict][0]
 
     @property
     def verdict(self) -> Verdict:
@@ -103,7 +146,7 @@ class Diagnosis:
     @property
     def next_command(self) -> str:
         """What to run next."""
-        return next_command(self.verdict, self.model)
+        return next_command(self.verdict, self.model, self.folder, self.asked_size)
 
     def outlier_mask(self, block: int | None = None) -> Tensor:
         """Mark the artifact tokens of a block (the peak by default), (I, N) bool."""
@@ -124,6 +167,7 @@ class Diagnosis:
         return {
             "model": self.model,
             "verdict": self.verdict,
+            "title": self.title,
             "meaning": MEANING[self.verdict],
             "cutoff": self.cutoff,
             "onset": self.onset,
@@ -188,6 +232,8 @@ def diagnose(
         equivariance=moved,
         experiments=None,
         observations=seen,
+        folder=str(images) if isinstance(images, (str, Path)) else "",
+        asked_size=None if config.size is None else size,
     )
     result = replace(result, examples=pick_examples(vit, chosen, result))
     passes.advance(min(COUNT, len(seen.names)))

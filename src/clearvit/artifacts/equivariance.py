@@ -22,7 +22,21 @@ from clearvit.options import Size
 
 SHIFT = 0.1  # of the grid, in whole patches
 VIEWS = 3  # forward passes per image
-NOTICEABLE = 0.05  # fraction of the distance between different contents
+NOTICEABLE = 0.10  # fraction of the distance between different contents
+
+
+def level_of(step: int, cells: int) -> float:
+    """Give the ratio beyond which a change with a shift matters.
+
+    Part of any change is right: a shift brings other context into view. A grid of few cells cannot
+    be shifted by a tenth of it, and the level grows with what it is shifted by instead. See
+    docs/results/verdict.md for models on both sides of it.
+
+    Args:
+        step: Length of the shift in patches.
+        cells: Patches along the shorter side of the grid.
+    """
+    return NOTICEABLE * max(1.0, step / cells / SHIFT)
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,7 @@ class Equivariance:
     flip: tuple[float, ...]  # same content, mirrored; a mirrored patch may rightly differ
     different: tuple[float, ...]  # different contents of the same image
     patches: int  # length of the shift along both axes
+    level: float = NOTICEABLE  # ratio beyond which it matters at the size measured
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -48,7 +63,7 @@ class Equivariance:
     @property
     def confidence(self) -> float:
         """Fraction of the images in which the effect is noticeable, 0..1."""
-        return sum(ratio > NOTICEABLE for ratio in self.ratios) / len(self.ratios)
+        return sum(ratio > self.level for ratio in self.ratios) / len(self.ratios)
 
 
 def measure_equivariance(
@@ -80,7 +95,9 @@ def measure_equivariance(
     if not rows:
         return None
     shift, flip, different = torch.cat(rows).T.tolist()
-    return Equivariance(tuple(shift), tuple(flip), tuple(different), step)
+    return Equivariance(
+        tuple(shift), tuple(flip), tuple(different), step, level_of(step, min(grid))
+    )
 
 
 def _distances(backbone: Backbone, pixels: Tensor, size: Size, step: int) -> Tensor:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from clearvit.artifacts.equivariance import NOTICEABLE, Equivariance
+from clearvit.artifacts.equivariance import Equivariance
 from clearvit.artifacts.norms import BlockReport
 from clearvit.artifacts.outliers import Side, longest_run
 from clearvit.artifacts.position import PositionStats
+from clearvit.options import Size
+from clearvit.report.elements import Tone
 
 Verdict = Literal["none", "high-norm", "low-norm", "positional", "non-equivariant"]
 
@@ -20,6 +22,13 @@ MEANING: dict[Verdict, str] = {
     "low-norm": "Some patch tokens have a far lower norm than the rest of their image.",
     "positional": "Tokens at some positions of the grid share a component in all images.",
     "non-equivariant": "Features change when the image is shifted by whole patches.",
+}
+TITLES: dict[Verdict, tuple[str, Tone]] = {  # the verdict in words, on terminal and page alike
+    "none": ("No artifact tokens", "good"),
+    "high-norm": ("High-norm artifact tokens", "bad"),
+    "low-norm": ("Low-norm artifact tokens", "bad"),
+    "positional": ("Artifacts tied to positions of the grid", "bad"),
+    "non-equivariant": ("No artifact tokens, but features change with a shift", "warn"),
 }
 
 
@@ -52,12 +61,22 @@ def judge(
     return (*norms, *(finding for finding in others if finding is not None))
 
 
-def next_command(kind: Verdict, model: str) -> str:
-    """Name the command that comes next."""
+def next_command(kind: Verdict, model: str, images: str = "", size: Size | None = None) -> str:
+    """Name the command that comes next, complete enough to be pasted.
+
+    Args:
+        kind: The verdict.
+        model: What `clearvit.load` was given.
+        images: The folder; a placeholder if it is not known.
+        size: What was asked for, (height, width) in pixels; None for the model's own.
+    """
+    words = [model, images or "FOLDER"]
+    if size is not None:
+        words += ["--size", f"{size[0]}" if size[0] == size[1] else f"{size[0]}x{size[1]}"]
     if kind == "none":
-        return f"clearvit tokens {shlex.quote(model)} FOLDER --out tokens/"
-    method = " --method positional" if kind == "positional" else ""
-    return f"clearvit cure {shlex.quote(model)} FOLDER{method} --out cured/"
+        return shlex.join(["clearvit", "tokens", *words, "--out", "tokens/"])
+    method = ["--method", "positional"] if kind == "positional" else []
+    return shlex.join(["clearvit", "cure", *words, *method, "--out", "cured/"])
 
 
 def _norm_finding(blocks: Sequence[BlockReport], side: Side) -> Finding | None:
@@ -73,10 +92,10 @@ def _norm_finding(blocks: Sequence[BlockReport], side: Side) -> Finding | None:
     return Finding(
         kind="high-norm" if side == "high" else "low-norm",
         evidence=(
-            f"In {ends} (of 0 to {len(blocks) - 1}), patch tokens of {word} norm form a mode of"
-            f" their own: at block {peak.index}, {group.count} tokens"
+            f"In {ends} (of 0 to {len(blocks) - 1}), some patch tokens have a {word} norm than the"
+            f" rest: at block {peak.index}, {count_of(group.count, 'token')}"
             f" ({100 * group.fraction:.2f} %) lie {beyond} {group.cutoff:.2f} x the median of their"
-            f" image, where a single mode explains at most {group.expected:.1f}."
+            f" image, where at most {group.expected:.0f} would be expected without artifacts."
         ),
         confidence=max(one.confidence for b in run if (one := b.outliers(side))),
         fraction=group.fraction,
@@ -106,17 +125,24 @@ def _positional(position_stats: PositionStats) -> Finding | None:
 
 
 def _non_equivariant(moved: Equivariance | None) -> Finding | None:
-    if moved is None or moved.ratio <= NOTICEABLE:
+    if moved is None or moved.ratio <= moved.level:
         return None
     low, high = min(moved.ratios), max(moved.ratios)
     return Finding(
         kind="non-equivariant",
         evidence=(
-            f"Shifted by {moved.patches} whole patches, the same content changes its feature by"
-            f" {100 * moved.ratio:.0f} % of the distance between different contents (over"
-            f" {len(moved.ratios)} images: {100 * low:.0f} to {100 * high:.0f} %)."
+            f"When the image is shifted by {count_of(moved.patches, 'patch', 'patches')}, the same"
+            f" content changes its feature by {100 * moved.ratio:.0f} % of the distance between"
+            f" different contents ({100 * low:.0f} to {100 * high:.0f} % over"
+            f" {count_of(len(moved.ratios), 'image')}). At this size more than"
+            f" {100 * moved.level:.0f} % is called a finding."
         ),
         confidence=moved.confidence,
         fraction=1.0,
         interval=(1.0, 1.0),
     )
+
+
+def count_of(number: int, one: str, several: str = "") -> str:
+    """Write a number with its noun: 1 image, 8 images."""
+    return f"{number} {one if number == 1 else several or one + 's'}"

@@ -49,6 +49,7 @@ class Backbone(ABC):
         prefix_names: Kinds of the prefix tokens, in order.
         text: The text tower of CLIP-like models, else None.
         report: What the verb that made this backbone measured, if any.
+        note: How a checkpoint file was read, in one sentence; empty for other sources.
         bf16: Whether tasks extract tokens in bfloat16; see `in_precision`.
     """
 
@@ -58,6 +59,7 @@ class Backbone(ABC):
     depth: int = 0
     prefix_names: tuple[str, ...] = ()
     text: TextTower | None = None
+    note: str = ""
     report: Any = None
     bf16: bool = False
 
@@ -223,7 +225,8 @@ class Backbone(ABC):
         height, width = self.preprocessing.size
         return (
             f"{type(self).__name__}('{self.name}', {height}x{width} px,"
-            f" patch {self.patch[0]}x{self.patch[1]}, {self.width} channels, {self.depth} blocks)"
+            f" patch {self.patch[0]}x{self.patch[1]}, {self.width} channels, {self.depth} blocks,"
+            f" {self.prefix_names.count('register')} registers, {self.device})"
         )
 
 

@@ -126,7 +126,7 @@ def build_with(blueprint: Blueprint, state: Mapping[str, Tensor], name: str) -> 
     a file of 1 MB is refused before anything is allocated.
     """
     with torch.device("meta"):
-        _compare(blueprint.build().state_dict(), state, name)
+        compare_state(blueprint.build().state_dict(), state, name)
     network = blueprint.build()
     load_exactly(network, state, name)
     return network
@@ -134,11 +134,12 @@ def build_with(blueprint: Blueprint, state: Mapping[str, Tensor], name: str) -> 
 
 def load_exactly(network: nn.Module, state: Mapping[str, Tensor], name: str) -> None:
     """Load weights, or list every key that is missing, unexpected or of another shape."""
-    _compare(network.state_dict(), state, name)
+    compare_state(network.state_dict(), state, name)
     network.load_state_dict(dict(state), strict=True)
 
 
-def _compare(own: Mapping[str, Tensor], state: Mapping[str, Tensor], name: str) -> None:
+def compare_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor], name: str) -> None:
+    """List every key that is missing, unexpected or of another shape as one error."""
     problems = [f"missing {key}" for key in own if key not in state]
     problems += [f"unexpected {key}" for key in state if key not in own]
     for key, tensor in own.items():

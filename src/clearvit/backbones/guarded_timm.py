@@ -40,6 +40,12 @@ def import_torchvision() -> ModuleType:
 
 import_torchvision()
 
+
+def was_repaired() -> bool:
+    """Tell whether torchvision could be imported only with the declarations made here."""
+    return bool(_declared)
+
+
 import timm  # noqa: E402 - it imports torchvision
 from timm.data import (  # noqa: E402
     IMAGENET_DEFAULT_MEAN,
@@ -69,4 +75,5 @@ __all__ = [
     "import_torchvision",
     "resolve_model_data_config",
     "timm",
+    "was_repaired",
 ]

@@ -17,8 +17,8 @@ from clearvit.schema import shorten
 
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 GRAMMAR = (
-    "timm:NAME, timm:hf-hub:ID, timm:local-dir:PATH, hf:ID, hf:PATH, openclip:ARCH/TAG,"
-    " lvvit:ARCH@FILE, dir:PATH, onnx:PATH, openvino:PATH, demo or demo-cured"
+    "timm:NAME, timm:ARCH@FILE, timm:hf-hub:ID, timm:local-dir:PATH, hf:ID, hf:PATH,"
+    " openclip:ARCH/TAG, lvvit:ARCH@FILE, dir:PATH, onnx:PATH, openvino:PATH, demo or demo-cured"
 )
 
 CURE_FILES = "clearvit.cures.results.cure_file"
@@ -37,10 +37,10 @@ def load(
     """Load a pretrained backbone.
 
     Args:
-        name: `timm:vit_small_patch14_dinov2.lvd142m`, `hf:facebook/dinov2-base`,
-            `openclip:ViT-B-16/openai`, `lvvit:lvvit_s@checkpoint.pth`, `dir:cured/`,
-            `onnx:exported/`, `openvino:exported/`, `demo`, `demo-cured` (with the cure that
-            ships), or a network created by timm.
+        name: `timm:vit_small_patch14_dinov2.lvd142m`, `timm:vit_base_patch16_224@best.pth` with a
+            checkpoint file of your own, `hf:facebook/dinov2-base`, `openclip:ViT-B-16/openai`,
+            `lvvit:lvvit_s@checkpoint.pth`, `dir:cured/`, `onnx:exported/`, `openvino:exported/`,
+            `demo`, `demo-cured` (with the cure that ships), or a network created by timm.
         size: Default image size in pixels, one number or (height, width); else the native.
         positions: How to interpolate position embeddings; by default as the source library does.
         device: Where the weights go, such as "cuda:1"; "auto" takes a GPU if there is one. The CPU
@@ -165,9 +165,15 @@ def _from_library(source: str, rest: str, rule: PositionRule | None) -> Backbone
 def _hint(name: str) -> str:
     """Guess what somebody meant who forgot or mistyped the prefix."""
     from clearvit.backbones.guarded_timm import timm
+    from clearvit.backbones.sources.checkpoint_file import SUFFIXES
 
     if Path(name).is_dir():
         return f"For that directory use 'dir:{name}' (saved by clearvit) or 'hf:{name}'. "
+    if name.endswith(SUFFIXES):
+        return (
+            f"A checkpoint file needs its architecture: 'timm:vit_base_patch16_224@{name}'."
+            " 'clearvit models vit_base' lists architectures. "
+        )
     if timm.is_model(name.partition(".")[0]):
         return f"Did you mean 'timm:{name}'? "
     if "/" in name and ":" not in name:

@@ -107,7 +107,9 @@ class Tokens:
         return found[:, 0] if found.shape[1] else None
 
     def _named(self, name: str) -> Tensor:
-        return self.prefix[:, [i for i, kind in enumerate(self.prefix_names) if kind == name]]
+        # Not by a list of indices, which would wait for a GPU.
+        found = [self.prefix[:, i] for i, kind in enumerate(self.prefix_names) if kind == name]
+        return torch.stack(found, dim=1) if found else self.prefix[:, :0]
 
     def __len__(self) -> int:
         """How many images."""
@@ -125,6 +127,18 @@ class Tokens:
             if isinstance(value := getattr(self, field.name), PerBlock) and value
         ]
         return text + (f",\n       blocks of {', '.join(extra)})" if extra else ")")
+
+    def _repr_html_(self) -> str:
+        """Show the patches of the first images in a notebook, colored by a PCA of all of them."""
+        from clearvit.report.notebook import MOST_IMAGES, card, png_of
+        from clearvit.report.pca import PCA
+
+        maps = self.map[:MOST_IMAGES].detach().float().permute(0, 2, 3, 1)
+        if not maps.numel() or not bool(maps.isfinite().all()):
+            return card("Tokens", text=repr(self))
+        colors = PCA.fit(maps.flatten(0, 2)).apply(maps)
+        images = [(png_of(one.numpy()), f"image {i}") for i, one in enumerate(colors)]
+        return card("Tokens", text=repr(self), images=images)
 
     def to(self, device: str | torch.device) -> Tokens:
         """Move every tensor to a device."""

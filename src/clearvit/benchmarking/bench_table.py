@@ -41,7 +41,7 @@ class BenchRow:
         return self.ratio.high - self.ratio.low > abs(self.ratio.median - 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bench:
     """All models, in the order given, batch size by batch size."""
 
@@ -53,6 +53,15 @@ class Bench:
     def to_json(self) -> dict[str, Any]:
         """Give everything as JSON can hold it."""
         return dataclasses.asdict(self)
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        from clearvit.report.notebook import card
+
+        return card("Speed", text=self.legend(), table=(HEADER, self.cells()))
 
     def text(self) -> str:
         """Write the table with aligned columns, what the columns mean, and warnings."""

@@ -12,7 +12,7 @@ from clearvit.cli.failures import describe_failure, write_log
 VERBS = (
     *("diagnose", "look", "microscope", "tokens", "cure", "finetune", "prune", "export"),
     *("discover", "segment", "index", "search", "explain", "evaluate", "compare", "curve"),
-    *("bench", "report", "demo"),
+    *("bench", "push", "models", "report", "demo"),
 )
 for _verb in VERBS:
     importlib.import_module(f"clearvit.cli.{_verb}_command")  # which adds it to the app

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from clearvit.backbones.backbone import Backbone
 
 Model = Annotated[
-    str, typer.Argument(help="timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH or demo.")
+    str,
+    typer.Argument(
+        help="timm:NAME, timm:ARCH@FILE, hf:ID, openclip:ARCH/TAG, dir:PATH or demo; see"
+        " `clearvit models`."
+    ),
 ]
 Models = Annotated[
     list[str],
     typer.Argument(
-        metavar="MODEL…", help="One or more of timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH, demo."
+        metavar="MODEL…",
+        help="One or more of timm:NAME, timm:ARCH@FILE, hf:ID, openclip:ARCH/TAG, dir:PATH, demo.",
     ),
 ]
 Images = Annotated[
@@ -60,6 +65,8 @@ class Run(Options):
 
         loaded = load(model, size=size, positions=self.positions, device=self.device)
         note_once(f"device: {loaded.device}")
+        if loaded.note:
+            note_once(loaded.note)
         return loaded
 
 

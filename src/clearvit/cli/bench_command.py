@@ -11,7 +11,7 @@ import typer
 from clearvit.benchmarking.config import BenchConfig
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Models, Run
-from clearvit.cli.console import next_step, note, show
+from clearvit.cli.console import next_step, note, show, size_words
 from clearvit.cli.generate import command
 
 
@@ -47,4 +47,6 @@ def bench(
     show(result.text())
     for path in result.drawn:
         note(f"drawn: {path}")
-    next_step("clearvit", "compare", *models, "FOLDER", "--out", "compare/")
+    if not models[-1].startswith(("onnx:", "openvino:")):
+        words = ("--format", "onnx", *size_words(config.size), "--out", "exported/")
+        next_step("clearvit", "export", models[-1], *words)

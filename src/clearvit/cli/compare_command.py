@@ -21,8 +21,8 @@ Arguments = Annotated[
     list[str],
     typer.Argument(
         metavar=METAVAR,
-        help="The raw model, models to compare with it (timm:NAME, hf:ID, openclip:ARCH/TAG,"
-        " dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
+        help="The raw model, models to compare with it (timm:NAME, timm:ARCH@FILE, hf:ID,"
+        " openclip:ARCH/TAG, dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
         show_default=False,
     ),
 ]

@@ -78,6 +78,13 @@ def require_images(count: int) -> None:
         raise typer.Exit(1)
 
 
+def size_words(size: int | tuple[int, int] | None) -> tuple[str, ...]:
+    """Repeat a size that was given, for the command that comes next."""
+    if size is None:
+        return ()
+    return ("--size", str(size) if isinstance(size, int) else f"{size[0]}x{size[1]}")
+
+
 def next_step(*words: object) -> None:
     """End with the command that comes next, quoted for a shell, so that it can be pasted."""
     note(f"next: {shlex.join(map(str, words))}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Images, Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped, show
+from clearvit.cli.console import next_step, report_skipped, show, size_words
 from clearvit.cli.generate import command
 from clearvit.cures.config import CureConfig
 from clearvit.progress import is_main_process
@@ -49,7 +49,7 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
     else:
         show(report or f"{cured.name}, in {out}")
         if type(cured) is VitBackbone and cured.output is None and cured.fine is None:
-            from clearvit.backbones.sources.snippets import timm_code
+            from clearvit.backbones.sources.snippets import runnable_here, timm_code
 
-            print(f"\n{timm_code(out, cured)}")
-    next_step("clearvit", "compare", model, f"dir:{out}", images)
+            print(f"\n{runnable_here(timm_code(out, cured))}")
+    next_step("clearvit", "compare", model, f"dir:{out}", images, *size_words(config.size))

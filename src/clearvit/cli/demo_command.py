@@ -44,7 +44,7 @@ def demo(
     pace = QUICK if config.quick else FULL
     out = out or Path("demo-quick" if config.quick else "demo")  # neither resumes the other
     folders = prepare_photos(out / "images", config.images, parts=pace.parts)
-    steps = list_steps(config.model, folders, out, pace)
+    steps = list_steps(config.model, folders, out, pace, config.device)
     for number, step in enumerate(steps, 1):
         errors.print(f"\n[bold]{number}/{len(steps)} {step.question}[/bold]")
         note(f"$ {step.shell}")

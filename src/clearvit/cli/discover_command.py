@@ -11,7 +11,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Run
-from clearvit.cli.console import next_step, report_skipped, show, warned
+from clearvit.cli.console import next_step, report_skipped, show, size_words, warned
 from clearvit.cli.generate import command
 from clearvit.discovery.config import DiscoverConfig
 from clearvit.options import Options, option
@@ -74,7 +74,11 @@ def discover(
     if run.json:
         print(json.dumps(report))
         return
+    count = sum(len(one.boxes) for one in found)
+    show(f"{count} boxes in {len(found)} images")
     show(files.out / "boxes.json")
+    if files.draw:
+        show(files.out / "boxes.html")
     if truth is not None:
         print(f"CorLoc {report['corloc']:.1f} % of {len(found)} images")
-    next_step("clearvit", "diagnose", model, "FOLDER", "--out", "report/")
+    next_step("clearvit", "index", model, images, *size_words(config.size), "--out", "index/")

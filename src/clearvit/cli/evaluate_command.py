@@ -13,7 +13,7 @@ from clearvit.cli.arguments import Extraction, Models, ResultFile, Run
 from clearvit.cli.console import next_step, note_once, show
 from clearvit.cli.generate import command
 from clearvit.evaluation.config import EvaluateConfig
-from clearvit.evaluation.registry import TASKS
+from clearvit.evaluation.registry import CELLS, TASKS
 from clearvit.files import check_replaceable, replace_json
 
 tasks = typer.Typer(
@@ -28,10 +28,6 @@ File = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="File for the result as JSON.", show_default=False),
 ]
-CELLS = (
-    "A cell is the mean ± standard deviation over seeds [95 % CI over resampled test images],"
-    " followed by the difference to the first model on the same images."
-)
 
 
 def _add(name: str) -> None:
@@ -57,7 +53,7 @@ def _add(name: str) -> None:
             replace_json(out, table.to_json(), overwrite=file.overwrite)
         print(json.dumps(table.to_json())) if run.json else show(table.text())
         note_once(f"tokens in {', '.join(dict.fromkeys(table.protocol['precision']))}")
-        next_step("clearvit", "compare", *models, "FOLDER", "--out", "compare/")
+        next_step("clearvit", "export", models[-1], "--format", "timm", "--out", "exported/")
 
     run_task.__annotations__["config"] = task.config
     run_task.__doc__ = (

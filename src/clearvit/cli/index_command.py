@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,7 +33,7 @@ def index(model: Model, images: Images, out: Location, config: IndexConfig, run:
     from clearvit.retrieval.index.index import Index
     from clearvit.retrieval.index.query_model import is_wellknown
 
-    find_images(images)  # a wrong path should not wait for a model
+    sources = find_images(images)  # a wrong path should not wait for a model
     built = Index.build(run.load(model), images, out=out, config=config)
     changes, count = built.changes, len(built)
     report_skipped(changes.skipped)
@@ -54,5 +55,7 @@ def index(model: Model, images: Images, out: Location, config: IndexConfig, run:
         if built.spec.note:
             note(built.spec.note)
         named = () if is_wellknown(model) else ("--model", model)  # else only the index names it
-        next_step("clearvit", "search", out, "QUERY.jpg", *named)
+        first = sources[0].source  # in a folder a file, in a tar or a table nothing to be typed
+        query = first if isinstance(first, (str, Path)) and Path(first).is_file() else "QUERY.jpg"
+        next_step("clearvit", "search", out, query, *named)
     require_images(count)

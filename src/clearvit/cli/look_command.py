@@ -11,7 +11,7 @@ import typer
 from clearvit.artifacts.config import LookConfig
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Run
-from clearvit.cli.console import next_step, show, warned
+from clearvit.cli.console import next_step, show, size_words, warned
 from clearvit.cli.generate import command
 
 
@@ -48,4 +48,5 @@ def look(
         return
     for path in (*paths, page):
         show(path)
-    next_step("clearvit", "tokens", model, "FOLDER", "--out", "tokens/")
+    folder = images[0] if len(images) == 1 else Path(images[0]).parent
+    next_step("clearvit", "diagnose", model, folder, *size_words(config.size), "--out", "report/")

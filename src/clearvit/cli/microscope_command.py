@@ -20,8 +20,8 @@ Arguments = Annotated[
     list[str],
     typer.Argument(
         metavar=METAVAR,
-        help="One or more models (timm:NAME, hf:ID, openclip:ARCH/TAG, dir:PATH or demo), then a"
-        " folder, a file or a quoted glob pattern.",
+        help="One or more models (timm:NAME, timm:ARCH@FILE, hf:ID, openclip:ARCH/TAG,"
+        " dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
         show_default=False,
     ),
 ]

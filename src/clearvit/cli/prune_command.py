@@ -10,7 +10,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped, show
+from clearvit.cli.console import next_step, report_skipped, show, size_words
 from clearvit.cli.generate import command
 from clearvit.progress import is_main_process
 from clearvit.pruning.config import PruneConfig
@@ -60,4 +60,5 @@ def prune(model: Model, out: Out, config: PruneConfig, run: Run, images: Trainin
     else:
         show("\n".join(lines))
         show(f"\nimport clearvit as cv\nbackbone = cv.load({f'dir:{out}'!r})")
-    next_step("clearvit", "compare", model, f"dir:{out}", images or "IMAGES")
+    verb = ("compare", model, f"dir:{out}", images) if images else ("bench", model, f"dir:{out}")
+    next_step("clearvit", *verb, *size_words(config.size))

@@ -92,7 +92,9 @@ def search(
         _print_hits(hits)
     if not query.text and config.region is None and found[0]:
         named = ("--model", query.model) if query.model else ()
-        words = (index, queries[0], found[0].names[0], *named, "--out", "why.png")
+        own = Path(queries[0]).resolve()  # the query itself explains nothing
+        other = next((hit for hit in found[0] if Path(hit.path).resolve() != own), found[0][0])
+        words = (index, queries[0], other.name, *named, "--out", "why.png")
         next_step("clearvit", "explain", *words)
 
 

@@ -43,7 +43,7 @@ from clearvit.progress import Meter, Progress
 from clearvit.report.text_table import render_table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """One row per model, in the order given; the first is the baseline."""
 
@@ -59,6 +59,7 @@ class Comparison:
     panel_columns: tuple[PanelColumn, ...] = field(repr=False)
     panel_rows: tuple[PanelRow, ...] = field(repr=False)
     structures: Structures | None = field(default=None, repr=False)  # where it was asked for
+    folder: str = ""  # the images, as they were named; empty if they were not named by one path
 
     @property
     def best(self) -> ComparisonRow:
@@ -69,7 +70,8 @@ class Comparison:
     @property
     def next_command(self) -> str:
         """What to run next."""
-        return f"clearvit tokens {shlex.quote(self.best.model)} FOLDER --out tokens/"
+        words = ("clearvit", "tokens", self.best.model, self.folder or "FOLDER", "--out", "tokens/")
+        return shlex.join(words)
 
     def to_json(self) -> dict[str, Any]:
         """All numbers, as plain JSON but for infinities."""
@@ -87,6 +89,17 @@ class Comparison:
             else [one.to_json() for one in self.structures.measured],
             "next": self.next_command,
         }
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        from clearvit.report.notebook import card
+
+        height, width = self.size
+        count = f"{len(self.images)} image{'s' * (len(self.images) != 1)}"
+        return card(f"Comparison on {count} at {height}x{width} px", table=table_cells(self))
 
     def text(self) -> str:
         """Write the table with aligned columns."""
@@ -141,6 +154,8 @@ def compare(
     if config.structure:
         photos = {row.name: row.image for row in result.panel_rows}
         result = replace(result, structures=compare_structures(studies, data, photos, config.masks))
+    if isinstance(images, (str, Path)):
+        result = replace(result, folder=str(images))
     meter.finish()
     return result
 

@@ -17,4 +17,7 @@ class DemoConfig(Options):
     )
     model: str = option("demo", "Any ViT that clearvit loads.")
     quick: bool = option(False, "Use smaller images, fewer epochs and fewer views.")
+    device: str = option(
+        "auto", "Device of the network: auto, cpu, cuda, cuda:1, mps.", panel="Run"
+    )
     json: bool = option(False, "Print the result as JSON on standard output.", panel="Run")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clearvit.backbones.load import CURED_DEMO
@@ -39,8 +39,18 @@ FULL = Pace(size=336, parts=8, epochs=6, views=50, rounds=5)
 QUICK = Pace(size=224, parts=4, epochs=3, views=20, rounds=3)
 
 
-def list_steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
-    """List the commands of the demo, in order."""
+def list_steps(
+    model: str, photos: Folders, out: Path, pace: Pace, device: str = "auto"
+) -> list[Step]:
+    """List the commands of the demo, in order; a device other than "auto" is passed on."""
+    steps = _steps(model, photos, out, pace)
+    if device == "auto":
+        return steps
+    named = ("--device", device)
+    return [replace(step, arguments=(*step.arguments, *named)) for step in steps]
+
+
+def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
     trained, held, size = f"dir:{out / 'cured'}", str(photos.held), ("--size", str(pace.size))
     shipped = (CURED_DEMO,) if model == "demo" else ()  # of a longer training on more photos
     cured = shipped[0] if shipped else trained

@@ -32,7 +32,7 @@ from clearvit.options import Size, with_options
 from clearvit.progress import Progress
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageObjects:
     """The K objects of one image, in the order they were found."""
 
@@ -44,6 +44,10 @@ class ImageObjects:
     crop: Box  # the part of the image that the grid covers, in pixels
     degenerate: bool = False  # the features do not separate the patches; the box is meaningless
 
+    def __repr__(self) -> str:
+        boxes = ", ".join(f"({', '.join(f'{side:.0f}' for side in box)})" for box in self.boxes)
+        return f"ImageObjects('{self.name}', {self.size[0]}x{self.size[1]} px, boxes {boxes})"
+
 
 class Discoveries(list[ImageObjects]):
     """The objects of each good image, in order; `skipped` lists the bad images."""
@@ -51,6 +55,28 @@ class Discoveries(list[ImageObjects]):
     def __init__(self, found: Sequence[ImageObjects], skipped: Sequence[Skipped] = ()) -> None:
         super().__init__(found)
         self.skipped = tuple(skipped)
+
+    def __repr__(self) -> str:
+        boxes = sum(len(one.boxes) for one in self)
+        return f"Discoveries({len(self)} images, {boxes} boxes, {len(self.skipped)} skipped)"
+
+    def _repr_html_(self) -> str:
+        """Show boxes and the masks behind them in a notebook; objects differ in brightness."""
+        from clearvit.report.notebook import MOST_IMAGES, card, heat, png_of
+
+        images = []
+        for one in self[:MOST_IMAGES]:
+            count = len(one.masks)
+            order = torch.arange(count, 0, -1, device=one.masks.device)
+            shown = (one.masks * order[:, None, None]).amax(0) if count else torch.zeros(1, 1)
+            images.append((png_of(heat(shown.cpu().double().numpy())), one.name))
+        rows = [
+            (one.name, " ".join(f"{side:.0f}" for side in box), f"{score:.3f}")
+            for one in self
+            for box, score in zip(one.boxes, one.scores, strict=True)
+        ]
+        table = (("image", "box x0 y0 x1 y1, pixels", "score"), rows)
+        return card(repr(self), images=images, table=table)
 
     def to_json(self) -> dict[str, Any]:
         """Give the boxes as JSON holds them."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clearvit.evaluation.registry import CELLS
 from clearvit.report.elements import Cell
 from clearvit.report.text_table import UNKNOWN, render_table
 from clearvit.stats import Interval, quantile_interval, resample
@@ -56,7 +57,7 @@ class Row:
         return self.values[metric]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """All models under one protocol."""
 
@@ -69,17 +70,29 @@ class Table:
         rows = [_without_nan(dataclasses.asdict(row)) for row in self.rows]
         return {"task": self.task, "protocol": dict(self.protocol), "rows": rows}
 
+    def __repr__(self) -> str:
+        return f"{self.task}\n{self.text()}"
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        from clearvit.report.notebook import card
+
+        return card(self.task, text=CELLS, table=self._cells())
+
     def text(self) -> str:
         """Write the table with aligned columns: mean ± standard deviation over seeds [95 % CI].
 
         Models after the first also have their difference to the first: +mean [95 % CI].
         """
+        return render_table(*self._cells())
+
+    def _cells(self) -> tuple[tuple[str, ...], list[list[Cell]]]:
         metrics = list(dict.fromkeys(name for row in self.rows for name in row.values))
         rows: list[list[Cell]] = []
         for row in self.rows:
             cells = [_cell(row.values.get(name)) for name in metrics]
             rows.append([row.model, row.setting, row.num_labelled, row.num_tested, *cells])
-        return render_table(("model", "setting", "labelled", "tested", *metrics), rows)
+        return ("model", "setting", "labelled", "tested", *metrics), rows
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from clearvit.evaluation.task_data import Prepared
 
 
+CELLS = (
+    "A cell is the mean ± standard deviation over seeds [95 % CI over resampled test images],"
+    " followed by the difference to the first model on the same images."
+)
+
+
 @dataclass(frozen=True)
 class Task:
     """One task."""

@@ -17,7 +17,7 @@ from clearvit.backbones.saved import save
 from clearvit.backbones.sources.hf.export_hf import kind_of, save_hf, table_size
 from clearvit.backbones.sources.hf.families import FAMILIES
 from clearvit.backbones.sources.hf.load_hf import load_hf
-from clearvit.backbones.sources.snippets import timm_code, transformers_code
+from clearvit.backbones.sources.snippets import runnable_here, timm_code, transformers_code
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.formats.parity import Run, Written
@@ -41,7 +41,7 @@ def write_timm(backbone: VitBackbone, out: Path) -> Written:
     size = round_to_patches(tuple(backbone.network.patch_embed.img_size), backbone.patch)
     agree = _rules_agree(backbone, TIMM_RULE)
     notes = () if agree else (_rule_note(backbone, "timm", TIMM_RULE, size),)
-    loading = timm_code(out, backbone)
+    loading = runnable_here(timm_code(out, backbone))
     return Written(folder, loading, "timm", network.forward_features, size, agree, notes)
 
 
@@ -59,7 +59,7 @@ def write_hf(backbone: VitBackbone, out: Path) -> Written:
         reader, run = "clearvit", _own_run(folder, backbone)
     else:
         reader, run = "transformers", _transformers_run(folder, kind, backbone)
-    loading = transformers_code(out, backbone, kind, size)
+    loading = runnable_here(transformers_code(out, backbone, kind, size))
     return Written(folder, loading, reader, run, size, agree, tuple(notes))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from clearvit.errors import StoreError
+from clearvit.errors import ImageError, StoreError
 from clearvit.files import MADE_BY, short_name, written_whole
 from clearvit.images import ImageSource, Skipped, read_image
 from clearvit.schema import Rule, number, table, text, whole
@@ -217,6 +217,24 @@ class Masks(Sequence[Mask]):
 
     def __iter__(self) -> Iterator[Mask]:
         return iter(self._masks)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.classes.values())
+        return f"Masks({len(self)} images, classes {names}, in '{self.folder}')"
+
+    def _repr_html_(self) -> str:
+        """Show the least confident masks in a notebook, those to look at first."""
+        from clearvit.report.notebook import MOST_IMAGES, THUMBNAIL, card, png_of
+
+        images = []
+        for mask in self.least_confident(MOST_IMAGES):
+            try:
+                drawn = png_of(mask.show(THUMBNAIL))
+            except (ImageError, StoreError, OSError):
+                continue  # the image or its mask is gone
+            images.append((drawn, f"{mask.name}: {mask.confidence or 0:.2f}"))
+        text = f"Method: {self.segmenter.choice}. Least confident first."
+        return card(repr(self), text=text, images=images)
 
     def least_confident(self, count: int) -> list[Mask]:
         """Give the masks to look at first; those edited by hand are not among them."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from clearvit import __version__
 from clearvit.artifacts.diagnosis import Diagnosis
-from clearvit.artifacts.equivariance import NOTICEABLE, Equivariance
+from clearvit.artifacts.equivariance import Equivariance
 from clearvit.artifacts.outliers import SIDES
 from clearvit.artifacts.report.attention_section import attention_section
 from clearvit.artifacts.report.evidence import experiments_section
@@ -18,7 +18,7 @@ from clearvit.artifacts.report.glossary import glossary_section
 from clearvit.artifacts.report.maps import draw_examples, draw_positions, draw_registers
 from clearvit.artifacts.report.numbers import numbers_section
 from clearvit.artifacts.report.series import HEADER, compare_figure, compare_table
-from clearvit.artifacts.verdict import MEANING, Finding, Verdict
+from clearvit.artifacts.verdict import MEANING, TITLES, Finding
 from clearvit.errors import ModelError
 from clearvit.files import replace_json
 from clearvit.report.elements import (
@@ -30,17 +30,8 @@ from clearvit.report.elements import (
     Paragraph,
     Section,
     Table,
-    Tone,
 )
 from clearvit.report.page import replace_nonfinite, write_page
-
-TITLES: dict[Verdict, tuple[str, Tone]] = {
-    "none": ("No artifact tokens", "good"),
-    "high-norm": ("High-norm artifact tokens", "bad"),
-    "low-norm": ("Low-norm artifact tokens", "bad"),
-    "positional": ("Artifacts tied to positions of the grid", "bad"),
-    "non-equivariant": ("No artifact tokens, but features change with a shift", "warn"),
-}
 
 
 def write_report(diagnoses: Sequence[Diagnosis], path: Path) -> Path:
@@ -130,7 +121,7 @@ def _verdict(diagnosis: Diagnosis) -> Section:
     inside: list[Element] = [Facts(_facts(diagnosis, finding))]
     for other in diagnosis.findings[1:]:
         sure = f"confidence {100 * other.confidence:.0f} %"
-        inside.append(Paragraph(f"Also {other.kind} ({sure}). {other.evidence}"))
+        inside.append(Paragraph(f"Also: {TITLES[other.kind][0]} ({sure}). {other.evidence}"))
     inside.append(Command(diagnosis.next_command, "Next:"))
     return Section("Verdict", (Notice(title, text, tone, tuple(inside)),))
 
@@ -280,13 +271,13 @@ def _equivariance(moved: Equivariance | None) -> Section | None:
     ):
         mean = sum(values) / len(values)
         rows.append((name, f"{mean:.3f}", f"{min(values):.3f}", f"{max(values):.3f}"))
-    verdict = "noticeable" if moved.ratio > NOTICEABLE else "small"
+    verdict = "noticeable" if moved.ratio > moved.level else "small"
     text = (
         f"Shifted by whole patches, the same content changes its feature by"
         f" {100 * moved.ratio:.0f} % of the distance between different contents, on average over"
         f" {len(moved.ratios)} image{'s' * (len(moved.ratios) != 1)}. This is {verdict}: the line"
-        f" is drawn at {100 * NOTICEABLE:.0f} %. What does not move with the image can be"
-        " averaged out over shifted views."
+        f" for this size is drawn at {100 * moved.level:.0f} %. What does not move with the"
+        " image can be averaged out over shifted views."
     )
     table = Table(
         ("cosine distance of final patch tokens", "mean", "smallest", "largest"), tuple(rows)

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from clearvit.backbones.guarded_timm import was_repaired
 from clearvit.backbones.vit import VitBackbone
 from clearvit.options import Size
+
+GUARD = "import clearvit.backbones.guarded_timm  # torch and torchvision do not match here\n"
+
+
+def runnable_here(code: str) -> str:
+    """Make a snippet run in this environment too, where torchvision breaks `import timm`.
+
+    Model cards are read elsewhere and do without this line; docs/troubleshooting.md explains it.
+    """
+    return GUARD + code if was_repaired() else code
 
 
 def timm_code(folder: str | Path, backbone: VitBackbone) -> str:

@@ -1,4 +1,4 @@
-"""timm models: by name, from the hub, from a local directory, or as an nn.Module."""
+"""timm models: by name, from the hub, a directory, a checkpoint file, or as an nn.Module."""
 
 from __future__ import annotations
 
@@ -11,14 +11,28 @@ from clearvit.backbones.blueprint import blueprint_of
 from clearvit.backbones.grid import timm_grid
 from clearvit.backbones.guarded_timm import resolve_model_data_config, timm
 from clearvit.backbones.preprocessing import RESAMPLING, Preprocessing
+from clearvit.backbones.sources.checkpoint_file import split_name
 from clearvit.backbones.sources.hub import check_reachable
+from clearvit.backbones.sources.timm_checkpoint import load_timm_file
 from clearvit.backbones.vit import VitBackbone, is_vit
 from clearvit.errors import ModelError, closest
 from clearvit.options import PositionRule
 
 
 def load_timm(name: str, positions: PositionRule | None = None) -> Backbone:
-    """Load pretrained weights by timm's own grammar: `arch.tag`, `hf-hub:id`, `local-dir:path`."""
+    """Load a model by timm's own grammar, or with the weights of a file.
+
+    Args:
+        name: `arch.tag`, `hf-hub:id`, `local-dir:path`, or `arch@file` with a checkpoint file
+            (.safetensors, .pth) of a training of your own.
+        positions: Rule for resizing position embeddings; else timm's own.
+    """
+    architecture, file = split_name(name)
+    if file is not None:
+        if not timm.is_model(architecture.partition(".")[0]):
+            near = closest(architecture, timm.list_models())
+            raise ModelError(f"timm has no architecture '{architecture}'.{near}")
+        return load_timm_file(architecture, file, positions)
     if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")):
         _check_name(name)
     try:
@@ -87,8 +101,8 @@ def _check_name(name: str) -> None:
     known = [model for model in tagged if model.partition(".")[0] == architecture]
     if not known:
         raise ModelError(
-            f"timm has no pretrained weights for '{name}'. Pass a model of your own:"
-            f" clearvit.load(timm.create_model('{architecture}', checkpoint_path=...))."
+            f"timm has no pretrained weights for '{name}'. Name a checkpoint file of your own:"
+            f" 'timm:{architecture}@FILE.safetensors'."
         )
     if tag and name not in known:
         raise ModelError(f"'{architecture}' has no weights '{tag}'; there are: {', '.join(known)}.")

@@ -109,6 +109,8 @@ def base_model(name: str) -> str | None:
         return HUB_REPOSITORY
     if source == "timm" and rest.startswith(("hf-hub:", "hf_hub:")):
         return rest.partition(":")[2]
+    if source == "timm" and "@" in rest:
+        return None  # a checkpoint file
     if source == "timm" and "." in rest and ":" not in rest:
         return f"timm/{rest}"
     if source == "hf" and rest.count("/") == 1 and rest[0] not in "./~" and not Path(rest).exists():

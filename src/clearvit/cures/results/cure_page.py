@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from clearvit.backbones.sources.snippets import timm_code
+from clearvit.backbones.sources.snippets import runnable_here, timm_code
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.config import CureConfig
 from clearvit.cures.results.card import result_rows, trained_parts
@@ -41,7 +41,7 @@ def write_cure_page(folder: Path, cured: VitBackbone, original: str, config: Cur
         changed += _measured(report, report.before)
     how = (
         Paragraph(f"Trained: {trained_parts(config)}."),
-        Command(timm_code(folder, cured), "Loads the result:"),
+        Command(runnable_here(timm_code(folder, cured)), "Loads the result:"),
     )
     sections = [Section("What changed", tuple(changed)), Section("How", how)]
     return write_page(folder / PAGE, f"Cure of {original}", sections)

@@ -143,6 +143,23 @@ class Hits(Sequence[Hit]):
         lines = [f"{hit.rank:4d}  {hit.score:.4f}  {hit.name}" for hit in self._hits]
         return "\n".join([f"Hits of '{self.query.name}'. {self.note}", *lines])
 
+    def _repr_html_(self) -> str:
+        """Show the query and the best hits in a notebook, as far as their files can be read."""
+        from clearvit.report.notebook import MOST_IMAGES, card
+
+        named = [(self.query.source, f"query: {self.query.name}")]
+        named += [(hit.path, f"{hit.rank}. {hit.score:.3f} {hit.name}") for hit in self._hits]
+        images = [_thumbnail(*one) for one in named[:MOST_IMAGES]]
+        return card(
+            f"{len(self)} hits of '{self.query.name}'",
+            text=self.note,
+            images=[one for one in images if one is not None],
+            table=(
+                ("rank", "score", "name"),
+                [(hit.rank, f"{hit.score:.4f}", hit.name) for hit in self._hits],
+            ),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Give the query, the note and every hit as JSON holds them."""
         fields = ("rank", "name", "path", "score", "global_similarity", "patch_similarity")
@@ -156,3 +173,16 @@ class Hits(Sequence[Hit]):
     def names(self) -> list[str]:
         """Names in the index, best first."""
         return [hit.name for hit in self._hits]
+
+
+def _thumbnail(source: str | Path | Image.Image | None, caption: str) -> tuple[bytes, str] | None:
+    """Make a small picture of an image, None if it cannot be read any more."""
+    from clearvit.images import read_image
+    from clearvit.report.notebook import png_of
+
+    if source is None or source == "":
+        return None
+    try:
+        return png_of(read_image(source).copy()), caption
+    except (ImageError, OSError):
+        return None
