@@ -9,6 +9,7 @@ of results comes first. Writes docs/images/NAME.png.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import tempfile
@@ -27,9 +28,13 @@ from clearvit.artifacts.report.figures import draw_norms
 from clearvit.artifacts.report.maps import draw_examples
 from clearvit.demo.photos import packaged_photos, prepare_photos
 from clearvit.images import read_image
+from clearvit.pruning import draw_kept
 from clearvit.report.chart import COLORS, MARKERS, new_chart, style_axes
 from clearvit.report.figure import INK, Panel, draw_panels, save_figure
 from clearvit.report.pca import PCA
+from prune import CONTROL
+from prune import ROWS as SPEED_ROWS
+from prune import TITLES as SPEED_TITLES
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUBJECT = "chelsea"  # a cat with a plain background
@@ -237,31 +242,42 @@ def numbers(cell: str) -> list[float]:
     return [float(text) for text in re.findall(r"-?\d+(?:\.\d+)?", cell)]
 
 
+def prune(out: Path, _: int) -> None:
+    """Which patches two scorers keep."""
+    dense = cv.load("demo", size=336)
+    models = [cv.prune(dense, keep=0.7, scorer=name) for name in ("class", "fuse")]
+    subject = next(path for path in packaged_photos() if path.stem == SUBJECT)
+    with tempfile.TemporaryDirectory() as folder:
+        (drawn,) = draw_kept(models, subject, out=folder)
+        out.write_bytes(drawn.read_bytes())
+
+
 def bench(out: Path, _: int) -> None:
-    """Speed against dense timm."""
-    found = tables("prune.md")
-    figure, places = new_chart(11, 4.6, 2)
-    settings = (
-        "1 thread, batch 1",
-        "1 thread, batch 8",
-        "2 threads, batch 1",
-        "2 threads, batch 8",
-    )
-    for axes, (title, rows) in zip(places, found.items(), strict=True):
-        rows = [row for row in rows if not row[0].startswith("*")]
+    """Speed against dense timm, of the models that were measured."""
+    columns = json.loads((Path(__file__).parent / "results" / "prune.json").read_text())["columns"]
+    models = [name for name in SPEED_TITLES if any(one["model"] == name for one in columns)]
+    figure, places = new_chart(11, 4.6, len(models))
+    settings = sorted({(one["threads"], one["batch"]) for one in columns})
+    names = [one for one in SPEED_ROWS if one not in CONTROL]
+    for axes, model in zip(np.atleast_1d(places), models, strict=True):
         for number, setting in enumerate(settings):
-            for place, row in enumerate(rows):
-                middle, low, high = numbers(row[2 + number])
-                y = len(rows) - place + 0.3 - 0.2 * number
+            label = f"{setting[0]} thread{'s' * (setting[0] > 1)}, batch {setting[1]}"
+            mine = [c for c in columns if c["model"] == model]
+            mine = [c for c in mine if (c["threads"], c["batch"]) == setting]
+            found = {row["row"]: row["ratio"] for one in mine for row in one["rows"]}
+            for name in (name for name in names if name in found):
+                middle, low, high = found[name]
+                y = len(names) - names.index(name) + 0.3 - 0.2 * number
                 axes.plot([low, high], [y, y], color=COLORS[number], alpha=0.35, lw=2)
-                label = setting if not place else None
                 mark = MARKERS[number]
                 axes.plot(middle, y, mark, color=COLORS[number], ms=4.5, label=label)
-        axes.set_yticks([len(rows) - place for place in range(len(rows))], [r[0] for r in rows])
+                label = None
+        axes.set_yticks([len(names) - place for place in range(len(names))], names)
         axes.axvline(1, color=INK, lw=0.8)
-        style_axes(axes, title, x="times as fast as dense timm, median and range of rounds")
-    places[1].set_yticklabels([])
-    places[0].legend(frameon=False, fontsize=8, loc="upper right", ncols=2)
+        style_axes(axes, SPEED_TITLES[model], x="times as fast as dense timm, median and range")
+    for axes in np.atleast_1d(places)[1:]:
+        axes.set_yticklabels([])
+    np.atleast_1d(places)[0].legend(frameon=False, fontsize=8, loc="lower right")
     save_figure(figure, out, overwrite=True)
 
 
@@ -308,6 +324,7 @@ FIGURES: dict[str, Callable[[Path, int], None]] = {
     "denoise": denoise,
     "hero": hero,
     "export": export,
+    "prune": prune,
     "bench": bench,
     "evaluate": evaluate,
 }

@@ -38,7 +38,7 @@ from clearvit.probes.metrics import segmentation_counts, segmentation_metrics
 from clearvit.probes.patches import patch_labels
 from clearvit.probes.segmentation import upsample_scores
 from clearvit.pruning import macs
-from clearvit.pruning.config import FILLS, SCORERS
+from clearvit.pruning.config import FILLS, Scorer
 from clearvit.stats import bootstrap
 from data import DATA, RESULTS, data_path, find_model
 
@@ -56,6 +56,7 @@ KEEPS = (0.9, 0.7, 0.5)
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 MIOU = f"mIoU of {len(POPULATED)}"
 DENSE = "dense"
+SCORERS: tuple[Scorer, ...] = ("fuse", "class", "merge", "random")  # of every size of image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,7 +319,7 @@ def interval(numbers: list[float]) -> str:
 
 
 METHOD = """\
-Class token: 250 images of 50 ImageNet classes for the choice, 250 images of the other 50 for the
+Class token: 245 images of 49 ImageNet classes for the choice, 255 images of 51 others for the
 numbers; top-1 of the model's own classifier, of DINOv2 leave-one-out 1-NN within the half. Map:
 ridge probe on the restored map at 224 px, fitted on 100 labelled VOC images with the same pruned
 model, 75 test images for the choice and 75 others for the numbers. Differences are paired, with

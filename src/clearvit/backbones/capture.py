@@ -68,7 +68,7 @@ def capturing(
     handles = []
     try:
         for index in indices if kinds else ():
-            attention = _attention_of(blocks[index], index)
+            attention: Any = _attention_of(blocks[index], index)
             if shares_projection(attention):
                 shared = _shared_recorder(captured, index, prefix, attention)
                 handles.append(attention.qkv.register_forward_hook(shared))
@@ -101,10 +101,11 @@ def _shared_recorder(captured: Captured, index: int, prefix: int, attention: Any
 
         @functools.cache
         def part(name: str) -> Tensor:
-            heads = parts[name].unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
-            if name == "value":
-                return heads
-            return getattr(attention, f"{name[0]}_norm")(heads)  # type: ignore[no-any-return]
+            split: Tensor = parts[name].unflatten(-1, (attention.num_heads, -1))
+            heads = split.transpose(1, 2)
+            if name != "value":
+                heads = getattr(attention, f"{name[0]}_norm")(heads)
+            return heads
 
         _record(captured, index, attention.scale, part, lambda: part("query")[:, :, :prefix])
 

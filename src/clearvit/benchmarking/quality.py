@@ -73,7 +73,7 @@ class _Outputs:
         self.cosines: list[tuple[Tensor | None, Tensor | None]] = []
         self.scores: list[Tensor] = []
 
-    def add(self, sources: Sequence[object], size: Size, reference: Tokens | None) -> Tokens:
+    def add(self, sources: Sequence[Any], size: Size, reference: Tokens | None) -> Tokens:
         tokens = self.backbone.tokens(sources, size=self.backbone.fitting_size(size))
         self.cosines.append(compare_tokens(tokens, tokens if reference is None else reference))
         if tokens.cls is not None:
@@ -159,7 +159,8 @@ def _nearest(cls: Sequence[Tensor], folders: Sequence[str]) -> float | None:
         return None
     unit = F.normalize(torch.cat(list(cls)), dim=1)
     nearest = (unit @ unit.T).fill_diagonal_(-2).argmax(1).tolist()
-    return 100 * sum(folders[nearest[i]] == folders[i] for i in judged) / len(judged)
+    right = [folders[int(nearest[i])] == folders[i] for i in judged]
+    return 100 * sum(right) / len(right)
 
 
 def check_images(images: str) -> None:
