@@ -10,6 +10,7 @@ const MODE_NAMES: readonly (readonly [Mode, string])[] = [
   ["norms", "Norms"],
   ["components", "Components"],
   ["mask", "Mask"],
+  ["region", "Region"],
 ];
 const RANGE_NAMES: readonly (readonly [Range, string])[] = [
   ["0,1", "0 to 1"],
@@ -86,8 +87,8 @@ export class Toolbar {
     this.through.value = String(Math.round(state.photo * 100));
     const uses = (modes: readonly Mode[]): boolean => !modes.includes(state.mode);
     this.fromBox.hidden = uses(["attention"]);
-    this.facets.element.hidden = uses(["similarity", "components", "mask"]);
-    this.ranges.element.hidden = uses(["similarity"]);
+    this.facets.element.hidden = uses(["similarity", "components", "mask", "region"]);
+    this.ranges.element.hidden = uses(["similarity", "region"]);
   }
 
   /** Names of the slots after the first model that has a layer for each. */
