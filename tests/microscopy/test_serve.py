@@ -14,8 +14,8 @@ from PIL import Image
 import clearvit as cv
 from clearvit.errors import ImageError, ModelError, OptionError
 from clearvit.microscopy.config import ServeConfig
-from clearvit.microscopy.server.served_folders import Folders
 from clearvit.microscopy.server.refusals import NotFound
+from clearvit.microscopy.server.served_folders import Folders
 from clearvit.microscopy.server.serving import bind_socket
 from clearvit.microscopy.turns import Workers
 from tests.helpers.bombs import deep_png
