@@ -37,6 +37,15 @@ def test_the_page_was_not_changed_by_hand():
     assert len(parts) == 2 and written("clearvit-built") == digest.hexdigest(), "run `make web`"
 
 
+def test_the_page_of_the_documentation_is_built_from_the_same_sources():
+    page = ROOT / "docs" / "pages" / "microscope.html"
+    text = page.read_text("utf-8")
+    assert f'content="{written("clearvit-source")}"' in text, (
+        "run `python benchmarks/microscope_example.py --refresh`"
+    )
+    assert page.stat().st_size < 2_000_000 and '"models":[' in text
+
+
 @pytest.fixture(scope="module")
 def node():
     """The packages that build the page, installed once; skipped where they cannot be had."""
