@@ -98,6 +98,19 @@ def test_blocks_facets_and_modes_change_the_map(opened):
     assert len(seen) == 8
 
 
+def test_attention_of_every_prefix_token_can_be_seen(opened):
+    page = opened("#mode=attention")
+    names = page.get_by_label("Attention from").locator("option").all_inner_texts()
+    assert names[:2] == ["this patch", "class token"]
+    seen = {drawn(page)}
+    for number in range(1, len(names)):
+        page.get_by_label("Attention from").select_option(str(number - 1))
+        ready(page)
+        assert "goes to prefix tokens" in page.locator(".panel .note").nth(1).inner_text()
+        seen.add(drawn(page))
+    assert len(seen) == len(names)
+
+
 def test_the_scale_is_fixed_until_it_is_stretched_and_then_says_so(opened):
     page = opened()
     ticks = page.locator(".legend .ticks").inner_text()

@@ -3,7 +3,9 @@
 import io
 import json
 import re
+import signal
 import socket
+import subprocess
 import sys
 import threading
 
@@ -20,7 +22,7 @@ from clearvit.microscopy.server.serving import bind_socket
 from clearvit.microscopy.turns import Workers
 from tests.helpers.bombs import deep_png
 from tests.helpers.commands import invoke
-from tests.helpers.served import running
+from tests.helpers.served import Client, running
 
 pytest.importorskip("fastapi", reason="needs pip install 'clearvit[serve]'")
 
@@ -278,6 +280,22 @@ def test_a_port_in_use_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(OptionError, match=rf"127.0.0.1:{port} cannot be used"):
             bind_socket(ServeConfig(port=port))
+
+
+def test_the_command_serves_until_it_is_interrupted(tiny, folder, tmp_path):
+    cv.save(tiny, tmp_path / "model")
+    words = ["serve", f"dir:{tmp_path / 'model'}", "--images", folder, "--port", "0", "--json"]
+    line = [sys.executable, "-m", "clearvit", *map(str, words)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            address = json.loads(run.stdout.readline())["address"]
+            client = Client(int(address.rstrip("/").rsplit(":", 1)[1]))
+            assert client.get("/api/folder")[1]["folders"] == ["photos"]
+            run.send_signal(signal.SIGINT)
+            assert run.wait(120) == 0
+            assert "Traceback" not in run.stderr.read()
+        finally:
+            run.kill()
 
 
 def test_without_the_extra_the_command_says_how_to_install(monkeypatch):

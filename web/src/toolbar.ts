@@ -65,10 +65,9 @@ export class Toolbar {
       h("label", { class: "field" }, ["Second image", this.second]),
     ]);
     this.ticks.replaceChildren(...this.slotNames().map((name) => h("span", {}, [name])));
-    const rows = new Set(this.layers().flatMap((layer) => layer.prefixAttention?.rows ?? []));
     this.from.replaceChildren(
       h("option", { value: -1 }, ["this patch"]),
-      ...[...rows].map((name, i) => h("option", { value: i }, [name])),
+      ...store.prefixNames.map((name, i) => h("option", { value: i }, [name])),
     );
   }
 
@@ -99,9 +98,8 @@ export class Toolbar {
     });
   }
 
-  private layers(slot?: number): Layer[] {
+  private layers(slot: number): Layer[] {
     const { models } = this.store.manifest;
-    if (slot === undefined) return models.flatMap((model) => model.layers);
     return models.filter((model) => this.store.has(model, slot)).map((model) => this.store.layer(model, slot));
   }
 }

@@ -90,14 +90,14 @@ function attention(store: Store, state: State, model: Model, layer: Layer, image
     return { ...base, grid: entry.grid, values: cells.slice(row * count, (row + 1) * count), note: "mean over heads" };
   }
   const entry = layer.prefixAttention;
-  const name = entry?.rows[state.from];
-  if (!entry || !name) return { ...base, message: "This model has no such token." };
+  const index = entry?.rows.indexOf(store.prefixNames[state.from] ?? "") ?? -1;
+  if (!entry || index < 0) return { ...base, message: "This model has no such token." };
   const rows = store.attention(entry, image);
   if (!rows) return { ...base, grid: entry.grid };
   const count = entry.grid[0] * entry.grid[1];
-  const inside = entry.onPrefix[image]?.[state.from] ?? 0;
+  const inside = entry.onPrefix[image]?.[index] ?? 0;
   const note = `${(100 * inside).toFixed(0)} % goes to prefix tokens`;
-  return { ...base, grid: entry.grid, values: rows.slice(state.from * count, (state.from + 1) * count), note };
+  return { ...base, grid: entry.grid, values: rows.slice(index * count, (index + 1) * count), note };
 }
 
 function norms(store: Store, model: Model, layer: Layer, image: number, base: View): View {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from clearvit.options import with_options
 if TYPE_CHECKING:
     import uvicorn
 
-CONNECTIONS = 256
+CONNECTIONS, BACKLOG = 256, 128
 NEEDED = "serve needs FastAPI and uvicorn. Run: pip install 'clearvit[serve]'"
 
 
@@ -42,7 +43,8 @@ def serve(
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         (announce or print)(f"http://{shown}:{port}/")
-        server.run(sockets=[listener])
+        with contextlib.suppress(KeyboardInterrupt):  # the server has ended as it should
+            server.run(sockets=[listener])
     finally:
         listener.close()
 
@@ -60,6 +62,7 @@ def bind_socket(config: ServeConfig) -> socket.socket:
         listener = socket.socket(family, kind, number)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)  # whoever comes before the server is up waits
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise OptionError(
