@@ -1,5 +1,6 @@
 """The server: what it answers, what it refuses, and who waits for whom."""
 
+import dataclasses
 import io
 import json
 import re
@@ -20,6 +21,7 @@ from clearvit.microscopy.server.refusals import NotFound
 from clearvit.microscopy.server.served_folders import Folders
 from clearvit.microscopy.server.serving import bind_socket
 from clearvit.microscopy.turns import Workers
+from clearvit.retrieval.config import SearchConfig
 from tests.helpers.bombs import deep_png
 from tests.helpers.commands import invoke
 from tests.helpers.served import Client, running
@@ -268,6 +270,22 @@ def test_an_index_is_searched_and_its_hits_can_be_looked_at(tiny, folder, tmp_pa
         assert hit["address"] == "photos/summer/6.png" and hit["score"] == pytest.approx(
             1, abs=0.01
         )
+
+
+@pytest.mark.skipif(
+    "region" not in {field.name for field in dataclasses.fields(SearchConfig)},
+    reason="this search knows no regions",
+)
+def test_a_region_is_searched_for(tiny, folder, tmp_path):
+    cv.Index.build(tiny, folder / "summer", out=tmp_path / "index")
+    body = {"image": "photos/summer/6.png", "region": [4, 4, 24, 20]}
+    with running([tiny], [folder], tmp_path / "index") as client:
+        status, (answer,) = client.post("/api/search", body)
+        assert status == 200, answer
+        left, top, right, bottom = answer["hits"][0]["box"]
+        assert 0 <= left < right <= 40 and 0 <= top < bottom <= 32
+        status, (answer,) = client.post("/api/search", body | {"region": [30, 4, 900, 20]})
+        assert status == 422 and "does not lie in" in answer["error"]
 
 
 def test_without_an_index_search_says_how_to_have_one(client):

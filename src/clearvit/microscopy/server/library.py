@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 UPLOAD = "upload:"
 THUMBNAIL = 192  # pixels of the longer side
-Region = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the image
+Region = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the image
 
 
 class Library:

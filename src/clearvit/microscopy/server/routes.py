@@ -49,7 +49,7 @@ class SearchBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
     image: str = Field(max_length=LONGEST)
     k: int = Field(12, ge=1, le=100)
-    region: tuple[float, float, float, float] | None = None
+    region: tuple[int, int, int, int] | None = None
 
 
 class Small:
