@@ -65,9 +65,11 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
-# The page of the microscope, from web/; only who changes it needs Node (20 or later).
-web:
-	@cd web && npm ci --silent && npm test --silent && npm run build --silent
+# The page of the microscope, from web/; only who changes it needs Node (20 or later). Not npm ci: it
+# wants packages for every platform, and mirrors may hold those of one.
+web: $(VENV)/.dev
+	@cd web && npm install --silent --no-save && npm test --silent && npm run build --silent
+	@$(BIN)/python benchmarks/microscope_example.py --refresh
 
 # A stamp per set of extras: the set is installed again only when its list changes.
 $(VENV)/bin/python:

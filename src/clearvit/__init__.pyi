@@ -25,6 +25,7 @@ from .formats.export import export
 from .formats.push import push
 from .microscopy.config import MicroscopeConfig
 from .microscopy.microscope_page import microscope
+from .microscopy.server.serving import serve
 from .pruning.config import PruneConfig
 from .pruning.prune import prune
 from .retrieval.config import IndexConfig
@@ -83,5 +84,6 @@ __all__ = [
     "save",
     "save_tokens",
     "segment",
+    "serve",
     "testing",
 ]

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from clearvit.errors import ClearvitError
+from clearvit.report.combine import combine_pages
 from tests.helpers.commands import clearvit, invoke
 from tests.helpers.pages import check
 
@@ -21,7 +22,10 @@ def test_the_real_command_end_to_end(models, folder, tmp_path):
     assert lines[-1] == str(out / "compare.html")
     assert "artifacts" in lines[0] and "gap to 10 views closed" in lines[0]
     assert lines[1].startswith(models[0]) and lines[2].startswith(models[1])
-    check((out / "compare.html").read_text("utf-8"))
+    assert check((out / "compare.html").read_text("utf-8")).links == ["./microscope.html"]
+    assert 'id="clearvit-data"' in (out / "microscope.html").read_text("utf-8")
+    combined = combine_pages([out / "compare.html"], tmp_path / "report.html", "All")
+    assert check(combined.read_text("utf-8")).links == ["./out/microscope.html"]
     assert (out / "pca.png").exists() and len(list((out / "reference").iterdir())) == 2
 
 

@@ -20,6 +20,7 @@ class Checker(HTMLParser):
         super().__init__()
         self.open, self.wrong, self.ids, self.pointed = [], [], [], []
         self.tags, self.headings, self.text, self.scripts = [], [], [], 0
+        self.links = []
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
@@ -37,6 +38,8 @@ class Checker(HTMLParser):
             value = found.get(name, "#")
             if value.startswith("#"):
                 self.pointed += [value[1:]] if len(value) > 1 else []
+            elif tag == "a" and re.fullmatch(r"\./(?!.*\.\.)[\w./-]+\.html", value):
+                self.links.append(value)  # a page beside this one
             elif not value.startswith("data:image/png;base64,"):
                 self.wrong.append(f"outside reference {value[:40]}")
         self.wrong += [f"handler {name}" for name in found if name.startswith("on")]

@@ -1,8 +1,6 @@
 """The page in a real browser: Debian's chromium, without a window."""
 
 import json
-import os
-import shutil
 
 import numpy as np
 import pytest
@@ -12,8 +10,8 @@ from PIL import Image
 
 import clearvit as cv
 from tests.conftest import tiny_network
+from tests.microscopy.conftest import ready
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SIZE = 112  # pixels: a grid of 8 x 8
 
 
@@ -32,47 +30,17 @@ def looked(demo_backbone, tmp_path_factory):
     return page.path, files
 
 
-@pytest.fixture(scope="module")
-def browser():
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("no chromium on this machine; on Debian: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        alone = ["--no-sandbox"] if os.getuid() == 0 else []  # a container's root has no sandbox
-        window = playwright.chromium.launch(executable_path=path, args=alone)
-        yield window
-        window.close()
-
-
 @pytest.fixture
-def opened(browser, looked):
-    """Give a function that opens the page; whatever the console says fails the test."""
-    said, contexts = [], []
+def opened(tab, looked):
+    """Give a function that opens the page."""
 
     def opening(address="", **options):
-        contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(120_000)  # milliseconds; a busy machine is no failure
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda r: said.append(r.url) if r.url.startswith("http") else None)
+        page = tab(**options)
         page.goto(looked[0].as_uri() + address)
         ready(page)
         return page
 
-    yield opening
-    for context in contexts:
-        context.close()
-    assert not said
-
-
-def ready(page):
-    """Wait until all that is shown is decoded and drawn."""
-    page.wait_for_function("() => window.clearvit && window.clearvit.frames > 0")
-    page.evaluate("window.clearvit.store.idle()")
-    page.evaluate("new Promise(d => requestAnimationFrame(() => requestAnimationFrame(d)))")
+    return opening
 
 
 def drawn(page, number=1):
@@ -130,6 +98,19 @@ def test_blocks_facets_and_modes_change_the_map(opened):
     assert len(seen) == 8
 
 
+def test_attention_of_every_prefix_token_can_be_seen(opened):
+    page = opened("#mode=attention")
+    names = page.get_by_label("Attention from").locator("option").all_inner_texts()
+    assert names[:2] == ["this patch", "class token"]
+    seen = {drawn(page)}
+    for number in range(1, len(names)):
+        page.get_by_label("Attention from").select_option(str(number - 1))
+        ready(page)
+        assert "goes to prefix tokens" in page.locator(".panel .note").nth(1).inner_text()
+        seen.add(drawn(page))
+    assert len(seen) == len(names)
+
+
 def test_the_scale_is_fixed_until_it_is_stretched_and_then_says_so(opened):
     page = opened()
     ticks = page.locator(".legend .ticks").inner_text()
@@ -176,6 +157,36 @@ def test_strokes_give_a_mask_and_a_file(opened, tmp_path):
     assert masks[0].array.shape == (200, 240)
 
 
+def test_a_region_becomes_a_command(opened):
+    page = opened("#mode=region")
+    box = page.locator(".stage canvas").first.bounding_box()
+    before = drawn(page)
+    page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 0.5 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 0.8 * box["height"])
+    page.mouse.up()
+    ready(page)
+    assert drawn(page) != before
+    words = page.locator(".command").inner_text().split()
+    assert words[:5] == ["clearvit", "search", "index/", "0.png", "--region"]
+    region = [int(number) for number in words[5].split(",")]
+    assert np.abs(np.subtract(region, (60, 100, 180, 160))).max() <= 2
+    page.wait_for_function("() => location.hash.includes('region=')")
+    assert page.get_by_text("Search this region").is_hidden()  # which needs a server
+
+
+def test_a_region_can_be_set_with_keys(opened):
+    page = opened("#mode=region&x=0.3&y=0.3")
+    page.locator(".stage canvas").first.focus()
+    for key in ("Enter", "ArrowRight", "ArrowRight", "ArrowDown", "Enter", "ArrowDown"):
+        page.keyboard.press(key)
+    page.wait_for_function("() => document.querySelector('.command').textContent.includes(',')")
+    left, top, right, bottom = map(
+        int, page.locator(".command").inner_text().split()[-1].split(",")
+    )
+    assert abs(right - left - 2 * 240 / 8) <= 12 and abs(bottom - top - 200 / 8) <= 12
+
+
 def test_everything_can_be_done_with_keys(opened):
     page = opened()
     page.keyboard.press("Tab")
@@ -210,7 +221,7 @@ def test_the_most_similar_patches_lead_to_a_second_image(opened):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_never_scrolls_sideways(opened, scheme):
     page = opened(viewport={"width": 400, "height": 800}, color_scheme=scheme)
-    for mode in range(1, 6):
+    for mode in range(1, 7):
         page.locator(".stage canvas").first.focus()
         page.keyboard.press(str(mode))
         ready(page)

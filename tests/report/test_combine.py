@@ -6,7 +6,7 @@ import pytest
 
 from clearvit.errors import StoreError
 from clearvit.report.combine import combine_pages, find_pages
-from clearvit.report.elements import Paragraph, Section
+from clearvit.report.elements import Link, Paragraph, Section
 from clearvit.report.page import write_page
 from tests.helpers.pages import check, page_of
 
@@ -95,3 +95,22 @@ def test_a_page_with_other_data_is_one_sentence(tmp_path, old, new):
     with pytest.raises(StoreError):
         combine_pages([page], tmp_path / "report.html", "All")
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("page", ["javascript:alert(1)", "../up.html", "/etc/x.html", "a.txt"])
+def test_a_link_leads_to_pages_beside_it_only(tmp_path, page):
+    with pytest.raises(StoreError, match="no page beside this one"):
+        write_page(tmp_path / "a.html", "A", [Section("one", (Link("look", page),))])
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_link_that_leads_up_from_a_combined_page_is_dropped(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "all").mkdir()
+    page = tmp_path / "run" / "a.html"
+    write_page(page, "A", [Section("one", (Link("look", "b c.html"), Paragraph("text")))])
+    assert "./b%20c.html" in page.read_text("utf-8")
+    beside = combine_pages([page], tmp_path / "all.html", "All").read_text("utf-8")
+    assert "./run/b%20c.html" in beside
+    apart = combine_pages([page], tmp_path / "all" / "all.html", "All").read_text("utf-8")
+    assert "b%20c.html" not in apart and "text" in apart

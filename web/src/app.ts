@@ -4,12 +4,13 @@ import type { Scale } from "./colors";
 import { indexOfLargest } from "./cosine";
 import { drawChart } from "./chart";
 import type { Model, Store } from "./data";
-import { download, h } from "./dom";
+import { copyText, download, h } from "./dom";
 import { centerOf, indexAt, step, type Grid, type Point } from "./geometry";
 import { Labeling } from "./labeling";
 import { Legend, type Pointer } from "./legend";
 import { findMatches, Matches } from "./matches";
 import { Panel, type Drawing } from "./panel";
+import { boxBetween, boxOverlay, RegionTool, type SearchRegion } from "./region";
 import { compose, type Shown } from "./saved_image";
 import { firstState, fromHash, MODES, toHash, type State } from "./state";
 import { aboutNumbers, listKeys, Thumbnails } from "./surroundings";
@@ -31,6 +32,7 @@ export class App {
   private readonly first: Panel[];
   private readonly others: Panel[];
   private readonly labeling: Labeling;
+  private readonly region: RegionTool;
   private readonly toolbar: Toolbar;
   private readonly legend = new Legend();
   private readonly matches: Matches;
@@ -46,26 +48,42 @@ export class App {
   constructor(
     readonly root: HTMLElement,
     readonly store: Store,
+    search: SearchRegion | null = null,
   ) {
     this.state = this.readHash(firstState(store.slots));
     const count = store.manifest.models.length + 1;
     this.first = Array.from({ length: count }, () => new Panel());
     this.others = Array.from({ length: count }, () => new Panel());
     this.labeling = new Labeling(store, () => this.schedule());
+    this.region = new RegionTool(store.manifest.images, search);
     this.toolbar = new Toolbar(store, (part) => this.change(part));
     this.matches = new Matches(store, (match) => this.change({ second: match.image, pinned: true }));
     this.thumbnails = new Thumbnails(store, (image) => this.change({ image }));
     this.build();
     store.onReady = () => this.schedule(true);
-    window.addEventListener("hashchange", () => this.change(this.readHash(this.state)));
-    new ResizeObserver(() => this.schedule()).observe(this.stage);
+    window.addEventListener("hashchange", this.followHash);
+    this.resized.observe(this.stage);
     this.change({});
+  }
+
+  private readonly followHash = (): void => this.change(this.readHash(this.state));
+  private readonly resized = new ResizeObserver(() => this.schedule());
+
+  /** Stop listening; another page takes the place. */
+  close(): void {
+    window.removeEventListener("hashchange", this.followHash);
+    this.resized.disconnect();
+    this.store.onReady = () => undefined;
+    clearTimeout(this.later);
   }
 
   /** Change what is looked at. */
   change(part: Partial<State>): void {
+    const before = this.state.image;
     this.state = { ...this.state, ...part };
     if (part.image !== undefined) this.hover = null;
+    if (part.image !== undefined && part.region === undefined && part.image !== before) this.state = { ...this.state, region: null };
+    if (part.mode !== undefined || part.image !== undefined) this.region.anchor = null;
     this.schedule(true);
   }
 
@@ -120,6 +138,7 @@ export class App {
       this.thumbnails.element,
       this.toolbar.element,
       this.labeling.element,
+      this.region.element,
       h("main", {}, [
         this.stage, this.secondStage, this.legend.element, this.readout, this.live,
         h("section", { class: "below", "aria-label": "All images" }, [
@@ -145,7 +164,8 @@ export class App {
     let drawing = false;
     canvas.addEventListener("pointermove", (event) => {
       const point = panel.pointAt(event);
-      if (drawing) {
+      if (drawing && this.state.mode === "region") this.change({ region: boxBetween(this.region.anchor!, point) });
+      else if (drawing) {
         this.labeling.strokes[this.labeling.strokes.length - 1]!.points.push(point);
         this.labeling.changed();
       } else if (primary && !this.state.pinned && event.pointerType !== "touch") this.change({ point });
@@ -161,12 +181,17 @@ export class App {
     canvas.addEventListener("pointerdown", (event) => {
       if (event.button !== 0 || !primary) return;
       const point = panel.pointAt(event);
-      if (this.state.mode !== "mask") return this.press(point);
+      if (this.state.mode !== "mask" && this.state.mode !== "region") return this.press(point);
       drawing = true;
       canvas.setPointerCapture(event.pointerId);
-      this.addStroke(point);
+      if (this.state.mode === "mask") return this.addStroke(point);
+      this.change({ region: null, point });
+      this.region.anchor = point;
     });
-    for (const name of ["pointerup", "pointercancel"] as const) canvas.addEventListener(name, () => (drawing = false));
+    for (const name of ["pointerup", "pointercancel"] as const) canvas.addEventListener(name, () => {
+        drawing = false;
+        this.region.anchor = null;
+      });
     canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -195,8 +220,8 @@ export class App {
     const move = { ArrowUp: [-far, 0], ArrowDown: [far, 0], ArrowLeft: [0, -far], ArrowRight: [0, far] }[event.key];
     const { length } = this.store.manifest.images;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (move) this.change({ point: step(state.point, move[0]!, move[1]!, grid, this.store.box(model, state.image)) });
-    else if (event.key === "Enter" || event.key === " ") state.mode === "mask" ? this.addStroke(state.point) : this.change({ pinned: !state.pinned });
+    if (move) this.moveTo(step(state.point, move[0]!, move[1]!, grid, this.store.box(model, state.image)));
+    else if (event.key === "Enter" || event.key === " ") this.enter();
     else if (event.key === "Escape") this.change({ pinned: false, second: -1 });
     else if (event.key === "[") this.change({ slot: Math.max(0, state.slot - 1) });
     else if (event.key === "]") this.change({ slot: Math.min(this.store.slots - 1, state.slot + 1) });
@@ -208,6 +233,22 @@ export class App {
     this.speak = true;
   }
   private speak = false;
+
+  private moveTo(point: Point): void {
+    const { anchor } = this.region;
+    this.change(anchor ? { point, region: boxBetween(anchor, point) } : { point });
+  }
+
+  private enter(): void {
+    const { mode, point, pinned } = this.state;
+    if (mode === "mask") this.addStroke(point);
+    else if (mode !== "region") this.change({ pinned: !pinned });
+    else if (this.region.anchor) this.region.anchor = null;
+    else {
+      this.region.anchor = point;
+      this.change({ region: null });
+    }
+  }
 
   private draw(): void {
     const { state, store } = this;
@@ -228,8 +269,10 @@ export class App {
     });
     this.secondStage.hidden = numbers.length < 2;
     this.labeling.element.hidden = state.mode !== "mask";
+    this.region.element.hidden = state.mode !== "region";
+    this.region.show(state.image, state.region);
     for (const one of this.shown.flat()) one.panel.draw(one.title, one.drawing);
-    this.root.classList.toggle("drawing", state.mode === "mask");
+    this.root.classList.toggle("drawing", state.mode === "mask" || state.mode === "region");
     this.first.forEach((panel, i) => this.name(panel, i ? models[i - 1]!.label : images[state.image]!.name));
     this.others.forEach((panel, i) => this.name(panel, `${i ? models[i - 1]!.label : ""} second image`.trim()));
     this.read(views[0]!);
@@ -237,7 +280,7 @@ export class App {
   }
 
   private name(panel: Panel, title: string): void {
-    const words = { similarity: "cosines with this patch", attention: "attention", norms: "norms", components: "principal components", mask: "mask" };
+    const words = { similarity: "cosines with this patch", attention: "attention", norms: "norms", components: "principal components", mask: "mask", region: "cosines with the mean of the box" };
     panel.canvas.setAttribute("aria-label", `${title}, ${words[this.state.mode]}. Arrow keys move the patch, Enter holds it.`);
   }
 
@@ -248,10 +291,11 @@ export class App {
     const grid = view?.grid ?? this.reference.grid;
     const marks = row === 0 && (state.mode !== "attention" || state.from < 0) ? [{ point: state.point, grid, color: MARK }] : [];
     const box = store.box(shownModel, image);
-    if (row && view?.values && state.mode === "similarity") {
+    if (row && view?.values && (state.mode === "similarity" || state.mode === "region")) {
       marks.push({ point: centerOf(indexOfLargest(view.values), view.grid, box), grid, color: FOUND });
     }
     const base = { photo: store.photo(image), aspect: height / width, box, view, through: state.photo, marks };
+    if (state.mode === "region" && row === 0 && state.region) return { ...base, marks: [], overlay: boxOverlay(state.region) };
     return state.mode === "mask" && !model ? { ...base, overlay: this.labeling.overlay(image) } : base;
   }
 
@@ -314,14 +358,11 @@ export class App {
 
   private async copyLink(): Promise<void> {
     this.drawLater();
-    try {
-      await navigator.clipboard.writeText(location.href);
-      this.said.textContent = "Copied.";
-    } catch {
-      this.link.hidden = false; // no clipboard here: show it, selected
-      this.link.value = location.href;
-      this.link.select();
-      this.said.textContent = "Copy it from here:";
-    }
+    const copied = await copyText(location.href);
+    this.said.textContent = copied ? "Copied." : "Copy it from here:";
+    if (copied) return;
+    this.link.hidden = false; // no clipboard here: show it, selected
+    this.link.value = location.href;
+    this.link.select();
   }
 }

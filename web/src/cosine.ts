@@ -17,6 +17,14 @@ export function queryAt(tokens: Channels, index: number): Query {
   return { values, length: tokens.length[index]!, rest: tokens.rest[index]! };
 }
 
+/** The mean of tokens as a query of unit length, as far as their coordinates go. */
+export function meanQuery(queries: readonly Query[], channels: number): Query {
+  const mean = new Float64Array(channels);
+  for (const one of queries) for (let k = 0; k < channels; k++) mean[k]! += one.values[k]! / queries.length;
+  const length = Math.sqrt(mean.reduce((sum, value) => sum + value * value, 0)) || 1;
+  return { values: mean.map((value) => value / length), length: 1, rest: 0 };
+}
+
 /** Cosines of a query with all tokens of an image; the exponent is 8, three squarings. */
 export function cosines(query: Query, tokens: Channels, out?: Float32Array): Float32Array {
   const { count, channels, offset, scale, values, length, rest } = tokens;

@@ -99,6 +99,12 @@ export class Store {
     return Math.max(...this.manifest.models.map((model) => model.layers.length));
   }
 
+  /** Names of the class token, registers and others of all models; the state counts in these. */
+  get prefixNames(): readonly string[] {
+    const layers = this.manifest.models.flatMap((model) => model.layers);
+    return [...new Set(layers.flatMap((layer) => layer.prefixAttention?.rows ?? []))];
+  }
+
   layer(model: Model, slot: number): Layer {
     const index = model.layers.length - (this.slots - slot);
     return index >= 0 ? model.layers[index]! : model.layers[model.layers.length - 1]!;

@@ -35,6 +35,16 @@ export function centerOf(index: number, grid: Grid, box: Box = WHOLE): Point {
   };
 }
 
+/** Cells whose center lies in a part of the image, or the one below its middle. */
+export function cellsIn(part: Box, grid: Grid, box: Box = WHOLE): number[] {
+  const found: number[] = [];
+  for (let index = 0; index < grid[0] * grid[1]; index++) {
+    const { x, y } = centerOf(index, grid, box);
+    if (x >= part[0] && x <= part[2] && y >= part[1] && y <= part[3]) found.push(index);
+  }
+  return found.length ? found : [indexAt({ x: (part[0] + part[2]) / 2, y: (part[1] + part[3]) / 2 }, grid, box)];
+}
+
 /** Move by whole cells and stay inside. */
 export function step(point: Point, rows: number, columns: number, grid: Grid, box: Box = WHOLE): Point {
   const { row, column } = cellAt(point, grid, box);

@@ -1,13 +1,17 @@
-// Start with the data that stands in the page.
+// Start with the data that stands in the page, or with the server it comes from.
 
 import "./style.css";
+import "./served/served.css";
 import { App } from "./app";
 import { Store, type Manifest } from "./data";
 import { h } from "./dom";
+import type { Settings } from "./served/api";
+import { Served } from "./served/served";
 
 declare global {
   interface Window {
     clearvit?: App;
+    clearvitServed?: Served;
   }
 }
 
@@ -19,6 +23,10 @@ function textOf(id: string): string {
 
 function start(root: HTMLElement): void {
   try {
+    if (document.getElementById("clearvit-server")) {
+      window.clearvitServed = new Served(root, JSON.parse(textOf("clearvit-server")) as Settings);
+      return;
+    }
     const manifest = JSON.parse(textOf("clearvit-data")) as Manifest;
     window.clearvit = new App(root, new Store(manifest, (id) => textOf(`chunk-${id}`)));
   } catch (error) {

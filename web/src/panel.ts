@@ -26,6 +26,7 @@ export class Panel {
     this.note,
   ]);
   private readonly cells = document.createElement("canvas");
+  private readonly resized = { canvas: document.createElement("canvas"), photo: null as HTMLImageElement | null };
   private pixels: Uint8ClampedArray | null = null;
 
   /** Draw; costs about a millisecond. */
@@ -50,9 +51,8 @@ export class Panel {
     const { view, box } = drawing;
     const opaque = view?.pixels && drawing.through === 0 && box[0] === 0 && box[1] === 0;
     if (!opaque) {
-      context.imageSmoothingEnabled = true;
-      context.imageSmoothingQuality = "high";
-      if (drawing.photo.complete && drawing.photo.naturalWidth) context.drawImage(drawing.photo, 0, 0, width, height);
+      const photo = this.photoAt(drawing.photo, width, height);
+      if (photo) context.drawImage(photo, 0, 0);
       else context.clearRect(0, 0, width, height);
     }
     const [left, top] = [box[0] * width, box[1] * height];
@@ -71,6 +71,20 @@ export class Panel {
       const [h0, w0] = [down / mark.grid[0], across / mark.grid[1]];
       frame(context, left + column * w0, top + row * h0, w0, h0, mark.color);
     }
+  }
+
+  /** The photo at the size of the panel; resizing it well takes longer than all the rest of a frame. */
+  private photoAt(photo: HTMLImageElement, width: number, height: number): HTMLCanvasElement | null {
+    if (!photo.complete || !photo.naturalWidth) return null;
+    const [across, down] = [Math.round(width), Math.round(height)];
+    const { canvas } = this.resized;
+    if (this.resized.photo === photo && canvas.width === across && canvas.height === down) return canvas;
+    [canvas.width, canvas.height] = [across, down];
+    const context = canvas.getContext("2d")!;
+    context.imageSmoothingQuality = "high";
+    context.drawImage(photo, 0, 0, across, down);
+    this.resized.photo = photo;
+    return canvas;
   }
 
   private fill(view: View): void {

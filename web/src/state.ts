@@ -1,10 +1,10 @@
 // What is being looked at; it stands in the address, so that a link shows the same.
 
 import { FACETS, type Facet } from "./data";
-import type { Point } from "./geometry";
+import type { Box, Point } from "./geometry";
 
-export type Mode = "similarity" | "attention" | "norms" | "components" | "mask";
-export const MODES: readonly Mode[] = ["similarity", "attention", "norms", "components", "mask"];
+export type Mode = "similarity" | "attention" | "norms" | "components" | "mask" | "region";
+export const MODES: readonly Mode[] = ["similarity", "attention", "norms", "components", "mask", "region"];
 export type Range = "0,1" | "-1,1" | "0.5,1" | "map";
 export const RANGES: readonly Range[] = ["0,1", "-1,1", "0.5,1", "map"];
 
@@ -17,6 +17,7 @@ export interface State {
   readonly from: number; // -1 the patch, else a prefix token
   readonly point: Point;
   readonly pinned: boolean;
+  readonly region: Box | null; // of the image, in fractions
   readonly range: Range;
   readonly photo: number; // how much of the photo shows through the maps, 0..1
 }
@@ -31,14 +32,16 @@ export function firstState(slots: number): State {
     from: -1,
     point: { x: 0.5, y: 0.5 },
     pinned: false,
+    region: null,
     range: "0,1",
     photo: 0,
   };
 }
 
 export function toHash(state: State): string {
-  const { point, ...rest } = state;
-  const values = { ...rest, pinned: Number(state.pinned), x: point.x.toFixed(4), y: point.y.toFixed(4) };
+  const { point, region, ...rest } = state;
+  const box = region ? { region: region.map((value) => value.toFixed(4)).join(",") } : {};
+  const values = { ...rest, ...box, pinned: Number(state.pinned), x: point.x.toFixed(4), y: point.y.toFixed(4) };
   const known: Record<string, string> = {};
   for (const [key, value] of Object.entries(values)) known[key] = String(value);
   return new URLSearchParams(known).toString();
@@ -59,6 +62,11 @@ export function fromHash(hash: string, state: State, counts: { images: number; s
   };
   const word = <T extends string>(key: string, words: readonly T[], otherwise: T): T =>
     words.find((one) => one === given.get(key)) ?? otherwise;
+  const box = (otherwise: Box | null): Box | null => {
+    const [left, top, right, bottom, ...more] = (given.get("region") ?? "").split(",").map((text) => (text ? Number(text) : NaN));
+    const inside = (low: number | undefined, high: number | undefined): boolean => low! >= 0 && low! < high! && high! <= 1;
+    return inside(left, right) && inside(top, bottom) && !more.length ? [left!, top!, right!, bottom!] : otherwise;
+  };
   return {
     image: whole("image", 0, counts.images - 1, state.image),
     second: whole("second", -1, counts.images - 1, state.second),
@@ -68,6 +76,7 @@ export function fromHash(hash: string, state: State, counts: { images: number; s
     from: whole("from", -1, 255, state.from),
     point: { x: fraction("x", state.point.x), y: fraction("y", state.point.y) },
     pinned: whole("pinned", 0, 1, Number(state.pinned)) === 1,
+    region: box(state.region),
     range: word("range", RANGES, state.range),
     photo: fraction("photo", state.photo),
   };

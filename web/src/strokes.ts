@@ -1,6 +1,6 @@
 // Strokes of classes, the mask they give, and the file that `clearvit segment` reads.
 
-import { cosines, queryAt, type Query } from "./cosine";
+import { cosines, meanQuery, queryAt, type Query } from "./cosine";
 import type { Channels } from "./decode";
 import { centerOf, type Box, type Grid, type Point } from "./geometry";
 
@@ -153,10 +153,7 @@ export class Examples {
 
 /** Cosine with the mean of the examples. */
 function prototypeScores(examples: readonly Query[], tokens: Channels): Float32Array {
-  const mean = new Float64Array(tokens.channels);
-  for (const one of examples) for (let k = 0; k < mean.length; k++) mean[k]! += one.values[k]! / examples.length;
-  const length = Math.sqrt(mean.reduce((sum, value) => sum + value * value, 0)) || 1;
-  return cosines({ values: mean.map((value) => value / length), length: 1, rest: 0 }, tokens);
+  return cosines(meanQuery(examples, tokens.channels), tokens);
 }
 
 /** Mean cosine with the five most similar examples. */

@@ -81,11 +81,11 @@ export function aboutNumbers(manifest: Manifest): HTMLElement {
 export function listKeys(): HTMLElement {
   const keys = [
     ["arrows", "move the patch; with Shift by five"],
-    ["Enter", "hold the patch, or draw it in the mask"],
+    ["Enter", "hold the patch; in the mask draw it, in the region set a corner"],
     ["Esc", "let go"],
     ["[ ]", "block before, block after"],
     [", .", "image before, image after"],
-    ["1 … 5", "similarity, attention, norms, components, mask"],
+    ["1 … 6", "similarity, attention, norms, components, mask, region"],
   ] as const;
   return h("details", { class: "below keys" }, [
     h("summary", {}, ["Keys"]),

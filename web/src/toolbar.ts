@@ -10,6 +10,7 @@ const MODE_NAMES: readonly (readonly [Mode, string])[] = [
   ["norms", "Norms"],
   ["components", "Components"],
   ["mask", "Mask"],
+  ["region", "Region"],
 ];
 const RANGE_NAMES: readonly (readonly [Range, string])[] = [
   ["0,1", "0 to 1"],
@@ -64,10 +65,9 @@ export class Toolbar {
       h("label", { class: "field" }, ["Second image", this.second]),
     ]);
     this.ticks.replaceChildren(...this.slotNames().map((name) => h("span", {}, [name])));
-    const rows = new Set(this.layers().flatMap((layer) => layer.prefixAttention?.rows ?? []));
     this.from.replaceChildren(
       h("option", { value: -1 }, ["this patch"]),
-      ...[...rows].map((name, i) => h("option", { value: i }, [name])),
+      ...store.prefixNames.map((name, i) => h("option", { value: i }, [name])),
     );
   }
 
@@ -86,8 +86,8 @@ export class Toolbar {
     this.through.value = String(Math.round(state.photo * 100));
     const uses = (modes: readonly Mode[]): boolean => !modes.includes(state.mode);
     this.fromBox.hidden = uses(["attention"]);
-    this.facets.element.hidden = uses(["similarity", "components", "mask"]);
-    this.ranges.element.hidden = uses(["similarity"]);
+    this.facets.element.hidden = uses(["similarity", "components", "mask", "region"]);
+    this.ranges.element.hidden = uses(["similarity", "region"]);
   }
 
   /** Names of the slots after the first model that has a layer for each. */
@@ -98,9 +98,8 @@ export class Toolbar {
     });
   }
 
-  private layers(slot?: number): Layer[] {
+  private layers(slot: number): Layer[] {
     const { models } = this.store.manifest;
-    if (slot === undefined) return models.flatMap((model) => model.layers);
     return models.filter((model) => this.store.has(model, slot)).map((model) => this.store.layer(model, slot));
   }
 }

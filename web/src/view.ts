@@ -1,9 +1,9 @@
 // What a panel shows: from state and data to colored cells.
 
 import { magma, niceTicks, paint, parseColor, place, viridis, type Scale } from "./colors";
-import { cosines, queryAt, summarize } from "./cosine";
+import { cosines, meanQuery, queryAt, summarize } from "./cosine";
 import type { Facet, Layer, Model, Store } from "./data";
-import { indexAt, type Grid } from "./geometry";
+import { cellsIn, indexAt, type Grid } from "./geometry";
 import type { Range, State } from "./state";
 import type { Examples, Method } from "./strokes";
 
@@ -47,6 +47,8 @@ export function viewOf(store: Store, state: State, model: Model, image: number, 
       return components(store, state, layer, image, base);
     case "mask":
       return mask(store, state, model, layer, image, base, labels);
+    case "region":
+      return region(store, state, model, layer, image, base);
   }
 }
 
@@ -63,6 +65,19 @@ function similarity(store: Store, state: State, model: Model, layer: Layer, imag
   return { ...base, grid: entry.grid, values, dropped, note: `median ${middle.toFixed(2)}` };
 }
 
+/** Cosines with the mean of all tokens in the box. */
+function region(store: Store, state: State, model: Model, layer: Layer, image: number, base: View): View {
+  const entry = layer.facets[state.facet];
+  if (!entry) return { ...base, message: `No ${PLURAL[state.facet]} are stored of this block.` };
+  if (!state.region) return { ...base, message: "Draw a box on the image." };
+  const own = store.channels(entry, state.image);
+  const other = store.channels(entry, image);
+  if (!own || !other) return { ...base, grid: entry.grid };
+  const cells = cellsIn(state.region, entry.grid, store.box(model, state.image));
+  const query = meanQuery(cells.map((cell) => queryAt(own, cell)), own.channels);
+  return { ...base, grid: entry.grid, values: cosines(query, other), note: `mean of ${cells.length} token${cells.length > 1 ? "s" : ""}` };
+}
+
 function attention(store: Store, state: State, model: Model, layer: Layer, image: number, base: View): View {
   if (state.from < 0) {
     const entry = layer.patchAttention;
@@ -75,14 +90,14 @@ function attention(store: Store, state: State, model: Model, layer: Layer, image
     return { ...base, grid: entry.grid, values: cells.slice(row * count, (row + 1) * count), note: "mean over heads" };
   }
   const entry = layer.prefixAttention;
-  const name = entry?.rows[state.from];
-  if (!entry || !name) return { ...base, message: "This model has no such token." };
+  const index = entry?.rows.indexOf(store.prefixNames[state.from] ?? "") ?? -1;
+  if (!entry || index < 0) return { ...base, message: "This model has no such token." };
   const rows = store.attention(entry, image);
   if (!rows) return { ...base, grid: entry.grid };
   const count = entry.grid[0] * entry.grid[1];
-  const inside = entry.onPrefix[image]?.[state.from] ?? 0;
+  const inside = entry.onPrefix[image]?.[index] ?? 0;
   const note = `${(100 * inside).toFixed(0)} % goes to prefix tokens`;
-  return { ...base, grid: entry.grid, values: rows.slice(state.from * count, (state.from + 1) * count), note };
+  return { ...base, grid: entry.grid, values: rows.slice(index * count, (index + 1) * count), note };
 }
 
 function norms(store: Store, model: Model, layer: Layer, image: number, base: View): View {
@@ -136,10 +151,10 @@ function mask(
 /** One scale for all panels: fixed, unless it is asked to follow the maps. */
 export function scaleFor(state: State, views: readonly View[]): Scale | null {
   const fixed = { stretched: false, log: false };
-  if (state.mode === "similarity") {
+  if (state.mode === "similarity" || state.mode === "region") {
     const [low, high] = state.range === "map" ? limits(views) : rangeOf(state.range);
     const stretched = state.range === "map";
-    return { ...fixed, low, high, table: magma, unit: "cosine", ticks: niceTicks(low, high), stretched };
+    return { ...fixed, low, high, table: magma, unit: state.mode === "region" ? "cosine with the mean of the box, of the stored components" : "cosine", ticks: niceTicks(low, high), stretched };
   }
   if (state.mode === "attention") {
     const ticks = [0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32];

@@ -10,7 +10,7 @@ from clearvit.cli.console import errors, note
 from clearvit.cli.failures import describe_failure, write_log
 
 VERBS = (
-    *("diagnose", "look", "microscope", "tokens", "cure", "finetune", "prune", "export"),
+    *("diagnose", "look", "microscope", "serve", "tokens", "cure", "finetune", "prune", "export"),
     *("discover", "segment", "index", "search", "explain", "evaluate", "compare", "curve"),
     *("bench", "push", "models", "report", "demo"),
 )

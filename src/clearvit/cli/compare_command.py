@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +16,13 @@ from clearvit.cli.console import note, report_skipped, show
 from clearvit.cli.generate import command
 from clearvit.comparison.config import CompareConfig
 from clearvit.files import check_replaceable
+from clearvit.options import Options, option
 
+if TYPE_CHECKING:
+    from clearvit.backbones.backbone import Backbone
+    from clearvit.comparison.compare import Comparison
+
+MICROSCOPE = "microscope.html"
 METAVAR = "RAW CURED… IMAGES"
 Arguments = Annotated[
     list[str],
@@ -28,14 +35,28 @@ Arguments = Annotated[
 ]
 Out = Annotated[
     Path,
-    typer.Option("--out", "-o", help="Directory of compare.html, compare.json and pca.png."),
+    typer.Option(
+        "--out", "-o", help="Directory of compare.html, microscope.html, compare.json and pca.png."
+    ),
 ]
+
+
+@dataclass(frozen=True)
+class ComparePages(Options):
+    """What is written beside the table."""
+
+    microscope: bool = option(
+        True,
+        "Write microscope.html too: the images that are drawn, to point at their patches.",
+        panel="Output",
+    )
 
 
 @command(app, "compare")
 def compare(
     arguments: Arguments,
     config: CompareConfig,
+    pages: ComparePages,
     run: Run,
     out: Out = Path("compare"),
 ) -> None:
@@ -60,12 +81,13 @@ def compare(
     from clearvit.images import find_images
 
     find_images(images)  # a wrong path should not wait for a model
-    for name in ("compare.json", "compare.html", "pca.png"):
+    for name in ("compare.json", "compare.html", "pca.png", MICROSCOPE):
         check_replaceable(out / name)
     backbones = [run.load(model) for model in models]
     result = compare_models(backbones, images, config=replace(config, cache=out / "reference"))
     report_skipped(result.skipped)
-    page = result.save(out)
+    looked = pages.microscope and _write_microscope(result, backbones, images, out, config)
+    page = result.save(out, microscope=MICROSCOPE if looked else None)
     if run.json:
         print(json.dumps(comparison_json(result)))
     else:
@@ -77,3 +99,17 @@ def compare(
                 note(f"note: {row.model}: {text}")
         show(page)
     note(f"next: {result.next_command}")
+
+
+def _write_microscope(
+    result: Comparison, backbones: Sequence[Backbone], images: str, out: Path, config: CompareConfig
+) -> bool:
+    """Write the microscope of the images that the page draws; none where it draws none."""
+    from clearvit.images import find_images
+    from clearvit.microscopy.microscope_page import microscope
+
+    drawn = {row.name for row in result.panel_rows}
+    sources = [source for source in find_images(images) if source.name in drawn]
+    if sources:
+        microscope(backbones, sources, out=out / MICROSCOPE, size=config.size)
+    return bool(sources)

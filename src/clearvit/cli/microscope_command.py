@@ -40,8 +40,8 @@ def microscope(
 
     Point at a patch: every model shows how similar all other patches are to it, in this image, in a
     second one and in all of them. Block by block: norms with flagged tokens, principal components,
-    keys, queries, values, attention. Strokes give a mask. With --views or --scale the first model
-    is shown a second time with its tokens from views.
+    keys, queries, values, attention. Strokes give a mask. With --views the first model is shown a
+    second time with tokens averaged over views, with --scale on a finer grid, with both as both.
 
     Example: `clearvit microscope demo photos/ --out page.html`
 

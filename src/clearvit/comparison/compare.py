@@ -105,11 +105,16 @@ class Comparison:
         """Write the table with aligned columns."""
         return render_table(*table_cells(self))
 
-    def save(self, out: str | Path) -> Path:
-        """Write `compare.html`, which needs no other file, `compare.json` and `pca.png`."""
+    def save(self, out: str | Path, *, microscope: str | None = None) -> Path:
+        """Write `compare.html`, which needs no other file, `compare.json` and `pca.png`.
+
+        Args:
+            out: The directory.
+            microscope: Name of a page of `cv.microscope` in that directory, to link to.
+        """
         from clearvit.comparison.comparison_page import write_comparison
 
-        return write_comparison(self, Path(out))
+        return write_comparison(self, Path(out), microscope)
 
 
 @with_options(CompareConfig)

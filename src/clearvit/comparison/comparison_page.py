@@ -24,6 +24,7 @@ from clearvit.report.elements import (
     Details,
     Element,
     ImageElement,
+    Link,
     Paragraph,
     Section,
     Slider,
@@ -36,15 +37,15 @@ from clearvit.report.page import render_png, replace_nonfinite, write_page
 TABS = 6  # images with a slider
 
 
-def write_comparison(comparison: Comparison, out: Path) -> Path:
-    """Write the three files into a directory; gives the page."""
+def write_comparison(comparison: Comparison, out: Path, microscope: str | None = None) -> Path:
+    """Write the three files into a directory; gives the page, with a link to a microscope."""
     replace_json(out / "compare.json", comparison_json(comparison))
     if comparison.panel_rows:
         save_figure(pca_figure(comparison.panel_rows, comparison.panel_columns), out / "pca.png")
     title = f"Comparison of {len(comparison.rows)} models"
     if len(comparison.rows) == 1:
         title = f"Tokens of {comparison.rows[0].model}"
-    sections = comparison_sections(comparison)
+    sections = comparison_sections(comparison, microscope)
     return write_page(out / "compare.html", title, sections, subtitle=_subtitle(comparison))
 
 
@@ -54,9 +55,13 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     return finite
 
 
-def comparison_sections(comparison: Comparison) -> list[Section]:
+def comparison_sections(comparison: Comparison, microscope: str | None = None) -> list[Section]:
     """Give the sections of the page."""
-    sections = [_table(comparison), _panels(comparison), _norms(comparison)]
+    panels = _panels(comparison)
+    if panels is not None and microscope is not None:
+        text = "Point at a patch of these images, and see what is similar to it in every model"
+        panels = Section(panels.title, (*panels.elements, Link(text, microscope)))
+    sections = [_table(comparison), panels, _norms(comparison)]
     if comparison.structures is not None:
         sections.append(structure_section(comparison.structures))
     sections.append(_methods(comparison))

@@ -83,6 +83,8 @@ def fit_basis(tokens: list[Tensor], channels: int) -> Basis:
     # without a mean direction, as of tokens that cancel each other, only the components are left
     parts = [first[:, None], vectors] if float(first.norm()) > 0.5 else [vectors]
     kept = torch.cat(parts, 1)[:, : min(channels, pooled.shape[1])]
+    # of fewer tokens than channels, some components are arbitrary and may hold the mean direction
+    kept = torch.linalg.qr(kept).Q
     signs = kept.gather(0, kept.abs().argmax(0)[None]).sign()  # arbitrary, so fixed
     directions = kept * torch.where(signs == 0, 1.0, signs)
     colored = pooled @ directions[:, 1:4]

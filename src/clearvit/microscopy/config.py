@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from clearvit.options import Options, Size, option, size_option
+from clearvit.options import LARGEST_SIDE, Options, Size, option, size_option
 from clearvit.views.config import Refine, refine_option, scale_option, views_option
 
 
@@ -41,3 +43,67 @@ class MicroscopeConfig(Options):
         above=0,
         maximum=2000,
     )
+
+
+@dataclass(frozen=True)
+class ServeConfig(Options):
+    """What the microscope serves, to whom, and how much of it."""
+
+    images: tuple[Path, ...] = option(
+        (),
+        "Folders that the page may show, separated by commas; no file outside them is read.",
+        panel="Images",
+    )
+    index: Path | None = option(
+        None, "What `clearvit index` wrote, to be searched.", panel="Images", shown="none"
+    )
+    host: str = option(
+        "127.0.0.1",
+        "Address to listen on. The default reaches this machine only; with another one, everybody"
+        " who reaches it can look at the folders.",
+        panel="Server",
+    )
+    port: int = option(
+        8000, "Port to listen on; 0 takes a free one.", panel="Server", minimum=0, maximum=65535
+    )
+    megabytes: float = option(
+        32.0, "Largest image that can be uploaded.", panel="Limits", above=0, maximum=2000
+    )
+    at_once: int = option(
+        4,
+        "Pages that are made at the same time; their batches are interleaved.",
+        panel="Limits",
+        minimum=1,
+        maximum=64,
+    )
+    waiting: int = option(
+        16,
+        "Pages that may wait; beyond that clients are asked to come back.",
+        panel="Limits",
+        minimum=0,
+        maximum=1000,
+    )
+    images_at_once: int = option(
+        24, "Images on one page at most.", panel="Limits", minimum=1, maximum=200
+    )
+    largest: int = option(
+        672,
+        "Largest side of an image in the network, in pixels.",
+        panel="Limits",
+        minimum=16,
+        maximum=LARGEST_SIDE,
+    )
+    seconds: float = option(
+        30.0,
+        "How long a client may send or take nothing before it is let go.",
+        panel="Limits",
+        minimum=1,
+        maximum=3600,
+    )
+
+    def __post_init__(self) -> None:
+        """Take one folder without a list around it."""
+        given: Any = self.images
+        folders = (given,) if isinstance(given, (str, Path)) else given
+        object.__setattr__(self, "images", tuple(map(Path, folders)))
+        super().__post_init__()

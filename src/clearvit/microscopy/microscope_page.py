@@ -24,6 +24,7 @@ from clearvit.microscopy.config import MicroscopeConfig
 from clearvit.microscopy.norm_verdict import interesting_blocks, judge_norms
 from clearvit.microscopy.page_data import (
     PageData,
+    PageModel,
     Photos,
     add_model,
     begin_page,
@@ -32,6 +33,7 @@ from clearvit.microscopy.page_data import (
 )
 from clearvit.microscopy.page_plan import PagePlan, make_plan
 from clearvit.microscopy.sight import block_norms
+from clearvit.microscopy.turns import Turn, at_once
 from clearvit.options import Size, with_options
 from clearvit.progress import Meter, Progress
 from clearvit.views.denoised import with_views
@@ -78,8 +80,8 @@ def microscope(
 
     Point at a patch, and every model shows how similar all other patches are to it, in this image,
     in a second one and in all of them; block by block, with norms, flagged tokens, principal
-    components, keys, queries, values and attention. With views or a scale, the first model is shown
-    a second time with its tokens from views.
+    components, keys, queries, values and attention. With views the first model is shown a second
+    time with its tokens averaged over views, with a scale on a finer grid, with both as both.
 
     Args:
         backbones: One or several: raw, cured, denoised, fine, pruned.
@@ -96,6 +98,8 @@ def microscope(
     path = Path(out)
     with replace_file(path, overwrite=overwrite) as temporary:
         photos, data = collect_page(backbones, images, config, progress)
+        for bad in photos.skipped:
+            warnings.warn(f"skipped {bad.name}: {bad.reason}", stacklevel=3)
         text = render_microscope(data)
         temporary.write_text(text, "utf-8", errors="replace")
     return MicroscopeResult(
@@ -112,17 +116,23 @@ def collect_page(
     images: ImageInput,
     config: MicroscopeConfig,
     progress: Progress | None,
+    turn: Turn = at_once,
 ) -> tuple[Photos, PageData]:
-    """Compute all that a page shows."""
+    """Compute all that a page shows.
+
+    Args:
+        backbones: The models; with views or a scale the first is added with its tokens from views.
+        images: As `microscope` takes them.
+        config: What the page holds.
+        progress: Called with images done and all of them.
+        turn: Runs every batch.
+    """
     models = [backbones] if isinstance(backbones, Backbone) else list(backbones)
     if not models:
         raise ModelError("there is no model to look through; give at least one.")
-    several = with_views(models[0], config.views, config.scale, refine=config.refine)
-    models += [] if several is models[0] else [several]
+    models += models_with_views(models[0], config)
     photos = read_photos(spread_evenly(find_images(images), config.limit))
-    for bad in photos.skipped:
-        warnings.warn(f"skipped {bad.name}: {bad.reason}", stacklevel=3)
-    plan = plan_page(models, photos.sources, config)
+    plan = plan_page(models, photos.sources, config, turn)
     if progress:
         progress("microscope", 0, 0, describe_plan(plan, len(photos.sources)))
     count = len(photos.sources)
@@ -133,18 +143,30 @@ def collect_page(
     meter = Meter(progress, count * len(models), "microscope")
     labels = short_labels([model.name for model in models])
     for model, label, own in zip(models, labels, plan.models, strict=True):
-        add_model(data, model, label, photos, own, meter.advance)
+        add_model(data, PageModel(model, label, own), photos, meter.advance, turn)
     return photos, data
 
 
+def models_with_views(backbone: Backbone, config: MicroscopeConfig) -> list[Backbone]:
+    """Give a model with its tokens from views: denoised, fine, or both where both are asked for."""
+    scales = {1, config.scale} if config.views is not None else {config.scale}
+    several = (
+        with_views(backbone, config.views, scale, refine=config.refine) for scale in sorted(scales)
+    )
+    return [one for one in several if one is not backbone]
+
+
 def plan_page(
-    models: Sequence[Backbone], sources: Sequence[ImageSource], config: MicroscopeConfig
+    models: Sequence[Backbone],
+    sources: Sequence[ImageSource],
+    config: MicroscopeConfig,
+    turn: Turn = at_once,
 ) -> PagePlan:
     """Choose what of each model goes on the page."""
     sizes = [model.fitting_size(config.size) for model in models]
     return make_plan(
         models,
-        _slots(models, sources, sizes, config),
+        _slots(models, sources, sizes, config, turn),
         sizes=sizes,
         images=len(sources),
         channels=config.channels,
@@ -158,6 +180,7 @@ def _slots(
     sources: Sequence[ImageSource],
     sizes: Sequence[Size],
     config: MicroscopeConfig,
+    turn: Turn,
 ) -> list[list[int]]:
     """Give the blocks of each model that may be stored; models of one depth have the same."""
     chosen: dict[int, list[int]] = {}
@@ -168,7 +191,7 @@ def _slots(
             asked = model.block_indices(config.layers)
             chosen[model.depth] = [block for block in asked if block < model.depth - 1]
             continue
-        norms = block_norms(model, spread_evenly(sources, JUDGED), size)
+        norms = block_norms(model, spread_evenly(sources, JUDGED), size, turn)
         chosen[model.depth] = interesting_blocks(judge_norms(norms), model.depth)
     return [
         chosen.get(model.depth, []) if isinstance(model, VitBackbone) else [] for model in models
@@ -189,15 +212,32 @@ def describe_plan(plan: PagePlan, images: int) -> str:
 
 def render_microscope(data: PageData) -> str:
     """Fill data into the page as it was built."""
-    # "<" cannot end a script that holds none; names of files may hold anything
-    text = json.dumps(data.manifest, separators=(",", ":")).replace("<", "\\u003c")
-    parts = [f'<script type="application/json" id="clearvit-data">{text}</script>']
+    parts = [_json_script("clearvit-data", data.manifest)]
     for number, chunk in enumerate(data.chunks):
         parts.append(f'<script type="text/plain" id="chunk-{number}">{chunk}</script>')
-    title = f"Token microscope: {data.manifest['title']}"
+    return _fill_page(f"Token microscope: {data.manifest['title']}", parts, content_policy())
+
+
+def render_served(settings: dict[str, Any]) -> str:
+    """Give the page that asks its server for data.
+
+    Args:
+        settings: What the server holds and allows, as plain JSON.
+    """
+    policy = f"{content_policy()}; connect-src 'self'".replace("img-src", "img-src 'self'")
+    return _fill_page("Token microscope", [_json_script("clearvit-server", settings)], policy)
+
+
+def _json_script(name: str, content: dict[str, Any]) -> str:
+    # "<" cannot end a script that holds none; names of files may hold anything
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>'
+
+
+def _fill_page(title: str, parts: Sequence[str], policy: str) -> str:
     head = (
         f'<meta name="generator" content="{GENERATOR}">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{content_policy()}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f"<title>{html.escape(title)}</title>"
     )
     return built_page().replace(MARKS[0], head, 1).replace(MARKS[1], "\n".join(parts), 1)

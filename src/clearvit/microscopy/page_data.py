@@ -29,6 +29,7 @@ from clearvit.microscopy.coding import encode_attention, encode_norms, encode_ph
 from clearvit.microscopy.norm_verdict import judge_norms
 from clearvit.microscopy.page_plan import ModelPlan, PagePlan, Part, base_grid, coarse_grid
 from clearvit.microscopy.sight import Sight, collect_sights
+from clearvit.microscopy.turns import Turn, at_once
 from clearvit.options import Size
 
 FORMAT, VERSION = "clearvit-microscope", 1
@@ -112,18 +113,27 @@ def begin_page(photos: Photos, plan: PagePlan, title: str) -> PageData:
     return data
 
 
+@dataclass(frozen=True)
+class PageModel:
+    """One model of a page: what it is called and what is stored of it."""
+
+    backbone: Backbone
+    label: str
+    plan: ModelPlan
+
+
 def add_model(
     data: PageData,
-    backbone: Backbone,
-    label: str,
+    model: PageModel,
     photos: Photos,
-    plan: ModelPlan,
     advance: Callable[[int], None],
+    turn: Turn = at_once,
 ) -> None:
     """Run all images through a model and add what they show."""
-    count = len(photos.sources)
+    backbone, plan, count = model.backbone, model.plan, len(photos.sources)
     order = _spread(count)
-    stream = _advancing(collect_sights(backbone, [photos.sources[i] for i in order], plan), advance)
+    sights = collect_sights(backbone, [photos.sources[i] for i in order], plan, turn)
+    stream = _advancing(sights, advance)
     first = list(islice(stream, FITTED))
     bases = {key: _fit(first, key, plan) for key in first[0].features}
     channels = data.manifest.setdefault("channels", 0)
@@ -135,7 +145,7 @@ def add_model(
     entry = coder.finish()
     boxes = [_box(backbone, size, plan.size) for size in photos.sizes]
     whole = all(box == [0.0, 0.0, 1.0, 1.0] for box in boxes)
-    entry |= {"name": backbone.name, "label": label, "boxes": None if whole else boxes}
+    entry |= {"name": backbone.name, "label": model.label, "boxes": None if whole else boxes}
     data.manifest["models"].append(entry)
 
 

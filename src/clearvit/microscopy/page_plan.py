@@ -20,7 +20,8 @@ COARSE = 19  # cells on the longer side of the grid of attention between patches
 PHOTO_BYTES = 70_000  # of one image
 PER_VALUE = 0.62  # bytes of an int8 after compression, as measured on a DINOv2
 BASE64 = 4 / 3
-PAGE_BYTES = 120_000  # of the page without data
+PAGE_BYTES = 90_000  # of the page without data
+ATTENTION_BYTES = 1 << 30  # of one image, while attention between all patches is computed
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,9 @@ def make_plan(
             if block is not None
         )
         asked = given and candidate.part == "token"
+        if candidate.part == "attention" and not _fits_memory(backbones, plans, candidate):
+            left_out.append(f"{candidate.words} (too many patches to compute it)")
+            continue
         if asked or (spent + cost <= megabytes * 1e6 and _has_block(plans, candidate)):
             spent += cost
             plans = [
@@ -171,6 +175,24 @@ def _has_block(plans: Sequence[ModelPlan], candidate: Candidate) -> bool:
     pairs = [(p, b) for p, b in zip(plans, candidate.blocks, strict=True) if b is not None]
     inner = any(block in plan.blocks for plan, block in pairs)
     return inner or all(not plan.blocks or block > max(plan.blocks) for plan, block in pairs)
+
+
+def _fits_memory(
+    backbones: Sequence[Backbone], plans: Sequence[ModelPlan], candidate: Candidate
+) -> bool:
+    """Tell whether attention between all patches of these blocks can be held at the same time."""
+    for backbone, plan, block in zip(backbones, plans, candidate.blocks, strict=True):
+        if block is None or not isinstance(backbone, VitBackbone):
+            continue
+        grid, held = (
+            base_grid(backbone, plan.size),
+            sum("attention" in p for p in plan.parts.values()),
+        )
+        cells = grid[0] * grid[1] + len(backbone.prefix_names)
+        heads = getattr(getattr(backbone.network.blocks[block], "attn", None), "num_heads", 16)
+        if 4 * heads * cells**2 * (held + 1) > ATTENTION_BYTES:
+            return False
+    return True
 
 
 def _add(plan: ModelPlan, part: Part, block: int | None) -> ModelPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +16,12 @@ from clearvit.backbones.capture import KINDS, Kind, capturing, per_block
 from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
 from clearvit.images import ImageSource, batches
-from clearvit.microscopy.page_plan import ModelPlan, Part, can_capture, coarse_grid
+from clearvit.microscopy.page_plan import ModelPlan, Part, base_grid, can_capture, coarse_grid
+from clearvit.microscopy.turns import Turn, at_once
 from clearvit.options import Size
 
 BATCH = 2  # images per forward pass; attention of all patches of a block is held for each
+FEW_CELLS = 1600  # patches of an image, beyond which it goes alone
 
 
 @dataclass(frozen=True)
@@ -49,32 +52,42 @@ class Sight:
 
 
 def collect_sights(
-    backbone: Backbone, sources: Sequence[ImageSource], plan: ModelPlan
+    backbone: Backbone, sources: Sequence[ImageSource], plan: ModelPlan, turn: Turn = at_once
 ) -> Iterator[Sight]:
     """Run readable images through a model, one sight for each, in order."""
+    height, width = base_grid(backbone, plan.size)
     loaded = batches(
-        sources, lambda image: backbone.preprocessing(image, plan.size), size=BATCH, strict=True
+        sources,
+        lambda image: backbone.preprocessing(image, plan.size),
+        size=BATCH if height * width <= FEW_CELLS else 1,
+        strict=True,
     )
-    with closing(loaded), torch.no_grad():
+    with closing(loaded):
         for group in loaded:
             pixels = torch.stack(group.items).to(backbone.device, backbone.dtype)
-            seen = _run(backbone, pixels, plan)
+            seen = turn(backbone, partial(_run, backbone, pixels, plan))
             for i, name in enumerate(group.names):
                 yield seen.sight(i, name)
 
 
-def block_norms(backbone: VitBackbone, sources: Sequence[ImageSource], size: Size) -> Tensor:
+def block_norms(
+    backbone: VitBackbone, sources: Sequence[ImageSource], size: Size, turn: Turn = at_once
+) -> Tensor:
     """Give the norms of the patch tokens of all blocks before the final norm, (I, L, N)."""
     parts = []
     loaded = batches(
         sources, lambda image: backbone.preprocessing(image, size), size=BATCH, strict=True
     )
-    with closing(loaded), torch.no_grad():
+    with closing(loaded):
         for group in loaded:
             pixels = torch.stack(group.items).to(backbone.device, backbone.dtype)
-            tokens = backbone.forward(pixels, layers=range(backbone.depth), norm=False)
-            parts.append(_norms(tokens))
+            parts.append(turn(backbone, partial(_all_norms, backbone, pixels)))
     return torch.cat(parts)
+
+
+@torch.no_grad()
+def _all_norms(backbone: VitBackbone, pixels: Tensor) -> Tensor:
+    return _norms(backbone.forward(pixels, layers=range(backbone.depth), norm=False))
 
 
 @dataclass(frozen=True)
@@ -122,6 +135,7 @@ class _Run:
         )
 
 
+@torch.no_grad()
 def _run(backbone: Backbone, pixels: Tensor, plan: ModelPlan) -> _Run:
     if not isinstance(backbone, VitBackbone):
         return _Run(-1, backbone.forward(pixels), None, {}, plan)

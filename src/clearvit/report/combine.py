@@ -71,9 +71,23 @@ def combine_pages(
         images |= chapter.images
         head: list[Any] = [Paragraph(chapter.subtitle, faint=True)] if chapter.subtitle else []
         head += [Command(command)] if command else []
-        elements = [*encode(head, images), *chapter.sections]
+        sections = _point_from(chapter.sections, page, path)
+        elements = [*encode(head, images), *sections]
         chapters.append({"kind": "Section", "title": chapter.title, "elements": elements})
     return write_html(path, render_data(Page(title, subtitle, chapters, images), COMBINED))
+
+
+def _point_from(value: Any, page: Path, path: Path) -> Any:
+    """Give data of one page with its links as seen from another; what leads up is dropped."""
+    if isinstance(value, list):
+        moved = [_point_from(part, page, path) for part in value]
+        return [part for part in moved if part is not None]
+    if not isinstance(value, dict):
+        return value
+    if value.get("kind") != "Link":
+        return {key: _point_from(part, page, path) for key, part in value.items()}
+    place = os.path.relpath(page.parent / str(value.get("page")), path.parent)
+    return None if place.startswith("..") else {**value, "page": Path(place).as_posix()}
 
 
 def _age(page: Path) -> tuple[int, Path]:

@@ -75,6 +75,14 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Link:
+    """A link to another page in the same directory or below it."""
+
+    text: str
+    page: str  # path relative to this page, with "/"
+
+
+@dataclass(frozen=True)
 class Notice:
     """A highlighted box with a title."""
 
@@ -101,5 +109,15 @@ class Section:
 
 
 Element = (
-    Paragraph | Facts | Table | ImageElement | Slider | Tabs | Command | Notice | Details | Section
+    Paragraph
+    | Facts
+    | Table
+    | ImageElement
+    | Slider
+    | Tabs
+    | Command
+    | Link
+    | Notice
+    | Details
+    | Section
 )

@@ -22,8 +22,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
@@ -179,6 +180,13 @@ class _State:
             if self.taken[name] == 1:
                 return name
             name = f"{name}-{self.taken[name]}"
+
+    def address(self, page: str) -> str:
+        """Give the address of a page beside this one; data of a page may come from anybody."""
+        path = PurePosixPath(page)
+        if path.is_absolute() or ".." in path.parts or path.suffix != ".html" or "\\" in page:
+            raise ValueError(f"'{page}' is no page beside this one")
+        return f"./{quote(page)}"  # so that nothing before a ":" is a scheme
 
     def use_slider(self) -> None:
         """Note that the page needs the script of sliders."""
