@@ -182,7 +182,7 @@ def test_twenty_kills_of_two_workers_lose_and_double_nothing(job, cluster, tmp_p
 def test_killed_drivers_lose_and_double_nothing(job, tmp_path):
     folder, expected = job
     backbone, begun = model_of(folder), []
-    for calls in (1, 4, 9, 14):
+    for calls in (1, 4, 7, 10):
         out = tmp_path / f"driver-{calls}"
         kill_a_driver(folder, out, calls)
         index = Index.open(out, backbone)
