@@ -7,7 +7,7 @@ run again, on another machine if its own is gone. Every node must see images, mo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +66,7 @@ def run_tasks(
 
 def finished_tasks(
     work: Work, shared: Any, parts: Sequence[Sequence[ImageSource]], extras: Sequence[Any]
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any], None, None]:
     """Run `work(shared, images, extra)` for every part on a cluster.
 
     The cluster is the one at RAY_ADDRESS, or a local one made for it. If it has GPUs, every task is
