@@ -16,6 +16,7 @@ import pytest
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
 from clearvit.errors import ImageError
+from clearvit.retrieval.index import index as index_module
 from clearvit.retrieval.index.index import Index
 from tests.conftest import tiny_network
 from tests.helpers.made_photos import write_photos
@@ -72,7 +73,8 @@ def rows_of(index):
 def assert_same(index, expected):
     found = rows_of(index)
     assert sorted(found) == sorted(expected)
-    assert all((found[name] - expected[name]).abs().max() < 1e-5 for name in expected)
+    # stored in half precision
+    assert all((found[name] - expected[name]).abs().max() < 2e-3 for name in expected)
 
 
 def test_two_nodes_build_the_same_index_in_one_commit(job, cluster, tmp_path):
@@ -120,6 +122,20 @@ def test_changed_images_are_replaced_in_the_same_commit(job, cluster, tmp_path):
     index = Index.build(backbone, photos, out=tmp_path / "index", engine="ray")
     assert index.changes.changed == ("cats/1.png",) and index.changes.added == ("new.png",)
     assert_same(index, rows_of(Index.build(backbone, photos, out=tmp_path / "other")))
+
+
+@pytest.mark.slow
+def test_workers_whiten_as_the_driver_decided(job, cluster, tmp_path, monkeypatch):
+    monkeypatch.setitem(index_module.fit_spec.__globals__, "FEWEST", 10)
+    options = {"facet": "value:1", "channels": 6, "whiten": "no"}
+    built = [
+        Index.build(model_of(job[0]), job[0] / "photos", out=tmp_path / e, engine=e, **options)
+        for e in ("local", "ray")
+    ]
+    here, there = (index.store.fetch(index.names).features for index in built)
+    assert built[1].spec.whitening == built[0].spec.whitening != ""
+    assert (here.descriptors - there.descriptors).abs().max() < 2e-3  # stored in half precision
+    assert (here.patches - there.patches).abs().max() < 2e-2  # and in one byte
 
 
 @pytest.mark.slow

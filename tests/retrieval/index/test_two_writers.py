@@ -64,14 +64,14 @@ def check(index, expected):
     """Every name is there once, and its row is the image's own."""
     assert len(index) == len(expected) and index.names == sorted(expected)
     for hits, name in zip(index.search(list(expected.values()), k=1), expected, strict=True):
-        assert hits.names == [name] and hits[0].score == pytest.approx(1, abs=1e-4)
+        assert hits.names == [name] and hits[0].score == pytest.approx(1, abs=1e-3)
 
 
 def files_of(folder, prefix=""):
     return {prefix + p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*.png"))}
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("place", ["disk", pytest.param("bucket", marks=pytest.mark.slow)])
 def test_two_additions_both_land(job, place, request):
     folder, backbone, (first, second, third) = job
     out = request.getfixturevalue("bucket") + "/index" if place == "bucket" else folder / "index"
