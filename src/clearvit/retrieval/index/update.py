@@ -130,7 +130,7 @@ def write_images(
 
     write_rows = _write_here
     if todo and config.engine == "ray":
-        from clearvit.retrieval.index.index_on_ray import write_on_ray as write_rows
+        from clearvit.retrieval.index_on_ray import write_on_ray as write_rows
     skipped = write_rows(store, backbone, todo, found.entries, config, advance)
     bad_names = {one.name for one in skipped}
     return Changes(

@@ -167,7 +167,7 @@ BUILD = """
 import sys, torch
 torch.set_num_threads(1)
 from clearvit.backbones.load import load
-from clearvit.retrieval.index import index_on_ray
+from clearvit.retrieval import index_on_ray
 from clearvit.retrieval.index.index import Index
 import ray
 index_on_ray.COMMIT_SECONDS = 0.05
@@ -232,7 +232,7 @@ def hunted(wait):
 def kill_a_driver(folder, out, calls):
     """End the process that builds after some of its tasks have finished."""
     line = [sys.executable, "-c", BUILD, str(folder), str(out)]
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     process = subprocess.Popen(line, stdout=-1, stderr=subprocess.STDOUT, text=True, cwd=root)
     said = [line for line, _ in zip(process.stdout, range(2 + calls), strict=False)]
     assert len(said) == 2 + calls, said
