@@ -3,8 +3,9 @@
     python benchmarks/fuzz.py --minutes 10 --out fuzz.json
 
 Hypothesis changes values, keys and bytes of files that were good: the JSON of models (clearvit,
-pruned, transformers, OpenCLIP, ONNX), of tokens, runs and indexes, and images of ten formats. Any
-exception that is no `ClearvitError`, and any image that takes longer than 30 s, is a finding.
+pruned, transformers, OpenCLIP, ONNX), of tokens, runs and indexes, of labels (strokes, COCO,
+LabelMe) and segmenters, and images of ten formats. Any exception that is no `ClearvitError`, and
+any image that takes longer than 30 s, is a finding.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from clearvit.errors import ClearvitError
 from clearvit.images import read_image
 from clearvit.retrieval.image_features import FeatureSpec
 from clearvit.runs import claim, claim_files
+from clearvit.segmentation import load_segmenter, read_examples
 
 SLOW = 30.0  # seconds for one image
 JSON = st.recursive(
@@ -70,6 +72,38 @@ GRAPH = {
     **{"version": 1, "format": "onnx", "source": "x", "fingerprint": "y", "size": [32, 32]},
     **{"patch": [8, 8], "width": 24, "prefix_names": ["class"], "settings": {}},
     "preprocessing": {"size": [32, 32], "mean": [0.5] * 3, "std": [0.5] * 3},
+}
+CORNERS = [[4, 4], [20, 4], [20, 20], [4, 20]]
+LABELS = {
+    "strokes": {
+        "format": "clearvit-strokes",
+        "version": 1,
+        "classes": ["background", "dog"],
+        "images": [
+            {
+                **{"image": "a.png", "width": 40, "height": 40},
+                "strokes": [
+                    {"class": "dog", "points": [[9, 9], [12, 20.5]], "radius": 3},
+                    {"class": "background", "points": [[30, 30]]},
+                ],
+            }
+        ],
+    },
+    "coco": {
+        "images": [{"id": 1, "file_name": "a.png", "width": 40, "height": 40}],
+        "categories": [{"id": 7, "name": "dog"}],
+        "annotations": [
+            {"image_id": 1, "category_id": 7, "segmentation": [[4, 4, 20, 4, 20, 20, 4, 20]]},
+            {
+                **{"image_id": 1, "category_id": 7},
+                "segmentation": {"size": [40, 40], "counts": [800, 400, 400]},
+            },
+        ],
+    },
+    "labelme": {
+        **{"imagePath": "a.png", "imageHeight": 40, "imageWidth": 40},
+        "shapes": [{"label": "dog", "points": CORNERS, "shape_type": "polygon"}],
+    },
 }
 SPEC = FeatureSpec("demo", "x", (32, 32), (4, 4), (4, 4), "class", "uniform", 24, 24)
 
@@ -130,6 +164,12 @@ class Fuzz:
         cv.save(cv.prune(backbone, keep=0.5, stages=[1]), folder / "model")
         Image.new("RGB", (40, 40), "red").save(folder / "a.png")
         cv.save_tokens(backbone, folder / "a.png", out=folder / "tokens")
+        (folder / "labels").mkdir()
+        shutil.copy(folder / "a.png", folder / "labels" / "a.png")
+        self.file("strokes.json", LABELS["strokes"])
+        plain = {"method": "prototypes", "scale": 1, "refine": "none", "page": False}
+        labels, out = folder / "strokes.json", folder / "masks"
+        cv.segment(backbone, folder / "a.png", examples=labels, out=out, **plain)
         rng = np.random.default_rng(0)
         image = Image.fromarray(rng.integers(0, 255, (24, 32, 3), dtype=np.uint8))
         self.files = []
@@ -188,6 +228,14 @@ class Fuzz:
         elif name == FOLDER_CONFIG:
             self.file(name, content)
             self.tried(name, lambda: check_folder(folder), content)
+        elif name in LABELS:
+            self.file("labels/x.json", content)
+            self.tried(name, lambda: read_examples(folder / "labels").read(0), content)
+        elif name == "segmenter.json":
+            kept = (folder / "masks" / name).read_text()
+            self.file(f"masks/{name}", content)
+            self.tried(name, lambda: load_segmenter(folder / "masks"), content)
+            (folder / "masks" / name).write_text(kept)
         elif name == "spec":
             self.tried(name, lambda: FeatureSpec.from_json(json.dumps(content)), content)
         else:
@@ -217,10 +265,11 @@ class Fuzz:
             "index.json": self.folder / "tokens" / "index.json",
             "plan.json": self.folder / "tokens" / "plan.json",
             ".clearvit.json": self.folder / "model" / ".clearvit.json",
+            "segmenter.json": self.folder / "masks" / "segmenter.json",
         }
         made = {"runtime.json": GRAPH, "config.json": HF, FOLDER_CONFIG: OPENCLIP}
         good = {name: json.loads(path.read_text()) for name, path in read.items()}
-        return {**good, **made, "spec": dataclasses.asdict(SPEC)}
+        return {**good, **made, **LABELS, "spec": dataclasses.asdict(SPEC)}
 
     def round(self, examples: int) -> None:
         """Try some changes of each target."""

@@ -2,8 +2,10 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +16,18 @@ from PIL import Image
 
 import clearvit as cv
 from clearvit.backbones.load import load
+from clearvit.backbones.saved import save
 from clearvit.cli import failures
-from clearvit.cli.console import next_step
+from clearvit.cli.console import next_step, note_once
 from clearvit.datasets import masks
 from clearvit.errors import ImageError, ModelError, StoreError, TrainingError
 from clearvit.progress import printable
 from clearvit.pruning.prune import prune
 from tests.conftest import tiny_network
+from tests.helpers.commands import invoke
 from tests.helpers.made_training import paint
 
+ROOT = Path(__file__).parents[1]
 CURE = {"views": 2, "epochs": 1, "batch": 2, "registers": 1, "precision": "no", "keep_anyway": True}
 
 
@@ -100,9 +105,10 @@ def test_a_hostile_index_of_tokens_is_one_sentence(tiny, tmp_path, change):
         index.write_text(json.dumps(wrong))
         with pytest.raises(StoreError):
             cv.open_tokens(tmp_path / "tokens")
-    index.write_text(json.dumps({**content, "images": [["a", 0, 7]]}))
-    with pytest.raises(StoreError):
-        cv.open_tokens(tmp_path / "tokens")[:]
+    for lie in ({"images": [["a", 0, 7]]}, {"layers": [1]}):
+        index.write_text(json.dumps({**content, **lie}))
+        with pytest.raises(StoreError):
+            cv.open_tokens(tmp_path / "tokens")[:]
 
 
 def test_masks_of_only_void_are_said_to_be_void(tiny, tmp_path):
@@ -166,6 +172,38 @@ def test_names_with_escapes_are_escaped_in_every_list(capsys):
     show("\x1b[2J")
     captured = capsys.readouterr()
     assert "\x1b]" not in captured.err and "\x1b" not in captured.out
+
+
+def test_segment_and_microscope_escape_names(tmp_path):
+    save(load(tiny_network()), tmp_path / "model")
+    paint(tmp_path / "photos", 2)
+    (tmp_path / "photos/\x1b]0;bad.png").write_bytes(b"no")
+    (tmp_path / "photos/00.png").rename(tmp_path / "photos/\x1b[2J$(id).png")
+    (tmp_path / "examples").mkdir()
+    with Image.open(tmp_path / "photos/01.png") as image:
+        image.save(tmp_path / "examples/a.jpg")
+        half = Image.new("L", image.size)
+        half.paste(1, (0, 0, image.width // 2, image.height))
+        half.save(tmp_path / "examples/a_mask.png")
+    model, photos = f"dir:{tmp_path / 'model'}", tmp_path / "photos"
+    plain = ("--method", "prototypes", "--scale", 1, "--refine", "none")
+    for line in (
+        ("segment", model, photos, "--examples", tmp_path / "examples", *plain),
+        ("microscope", model, photos),
+    ):
+        note_once.cache_clear()  # as a new process would begin
+        done = invoke(*line, "--out", tmp_path / f"{line[0]}.html")
+        assert done.exit_code == 0, (done.exception, done.output)
+        assert "\x1b]" not in done.output and "\x1b[2J" not in done.output
+        assert "device: cpu" in done.output and r"\x1b]0;bad.png" in done.output
+
+
+def test_every_test_that_the_page_on_hostile_tries_names_is_there():
+    page = ROOT / "docs/results/hardening.md"
+    named = re.findall(r"(tests/[\w/]+\.py)::(\w+)", page.read_text("utf-8"))
+    assert len(named) > 40
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text("utf-8"), f"{file}::{name}"
 
 
 def test_what_nobody_expected_is_one_line_with_a_log():

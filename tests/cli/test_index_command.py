@@ -29,7 +29,8 @@ def place(tmp_path_factory):
     )
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
-    assert summary["images"] == 6 and len(summary["skipped"]) == 5
+    assert summary["images"] == summary["added"] == 6 and len(summary["skipped"]) == 5
+    assert not summary["moved"] and not summary["unchanged"]
     return folder
 
 

@@ -13,6 +13,7 @@ from tests.helpers.commands import invoke
 from tests.helpers.made_training import paint
 
 CURE = ("--views", 2, "--epochs", 1, "--batch", 2, "--registers", 1, "--keep-anyway")
+SEGMENT = ("--method", "prototypes", "--scale", 1, "--refine", "none")
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,13 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     save(load(tiny_network()), folder / "model")
     paint(folder / "images", 6)
+    for name in ("images", "masks"):
+        (folder / "examples" / name).mkdir(parents=True)
+    with Image.open(folder / "images" / "00.png") as image:
+        image.save(folder / "examples" / "images" / "a.png")
+        halves = Image.new("L", image.size)
+        halves.paste(1, (0, 0, image.width // 2, image.height))
+        halves.save(folder / "examples" / "masks" / "a.png")
     return folder
 
 
@@ -53,15 +61,21 @@ VERBS = {
     "export timm": ("export", "{model}", "--format", "timm"),
     "export hf": ("export", "{model}", "--format", "hf"),
     "export onnx": ("export", "{model}", "--format", "onnx"),
+    "segment": ("segment", "{model}", "{images}", "--examples", "{examples}", *SEGMENT),
+    "index": ("index", "{model}", "{images}"),
 }
-OVERWRITES = ("tokens", "cure", "prune with images")
+OVERWRITES = ("tokens", "cure", "prune with images", "segment", "index")
+
+
+def words_of(verb, place):
+    """The command line of a verb, without its output."""
+    known = {"images": place / "images", "examples": place / "examples"}
+    return [str(word).format(model=f"dir:{place / 'model'}", **known) for word in VERBS[verb]]
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_directory_of_somebody_is_refused_and_stays(place, mine, verb):
-    words = [
-        str(w).format(model=f"dir:{place / 'model'}", images=place / "images") for w in VERBS[verb]
-    ]
+    words = words_of(verb, place)
     before = contents(mine)
     for more in ((), ("--overwrite",)) if verb in OVERWRITES else ((),):
         refused(invoke(*words, "--out", mine, *more))
@@ -88,11 +102,11 @@ def cured(place):
     return place / "cured"
 
 
-@pytest.mark.parametrize("verb", ["prune", "export timm", "export hf", "export onnx", "tokens"])
+@pytest.mark.parametrize(
+    "verb", ["prune", "export timm", "export hf", "export onnx", "tokens", "segment", "index"]
+)
 def test_a_finished_result_is_not_replaced_by_another_verb(place, cured, verb):
-    words = [
-        str(w).format(model=f"dir:{place / 'model'}", images=place / "images") for w in VERBS[verb]
-    ]
+    words = words_of(verb, place)
     before = contents(cured)
     refused(invoke(*words, "--out", cured))
     assert contents(cured) == before
@@ -139,6 +153,32 @@ def test_pages_figures_and_tables_replace_their_own_only(place, tmp_path):
     assert {(tmp_path / n).read_text() for n in ("boxes.json", "compare.json", "report.html")} == {
         "mine"
     }
+
+
+def test_masks_are_replaced_by_segment_only(place, tmp_path):
+    out = tmp_path / "masks"
+    for more in ((), (), ("--overwrite",)):
+        done = invoke(*words_of("segment", place), "--out", out, *more)
+        assert done.exit_code == 0, (done.exception, done.output)
+    (out / "notes.txt").write_text("mine")
+    before = contents(out)
+    for verb in ("tokens", "prune", "export timm", "index"):
+        refused(invoke(*words_of(verb, place), "--out", out))
+        assert contents(out) == before
+    assert invoke(*words_of("segment", place), "--out", out, "--overwrite").exit_code == 0
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_microscope_page_replaces_only_its_own(place, tmp_path):
+    line = ("microscope", f"dir:{place / 'model'}", place / "images", "--limit", 2, "--out")
+    for _ in range(2):
+        assert invoke(*line, tmp_path / "page.html").exit_code == 0
+    photo = tmp_path / "photo.png"
+    photo.write_bytes((place / "images" / "00.png").read_bytes())
+    for target in (photo, tmp_path):
+        before = contents(tmp_path)
+        refused(invoke(*line, target))
+        assert contents(tmp_path) == before
 
 
 def test_explain_does_not_replace_the_query_unless_it_is_told(place, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 import clearvit as cv
-from clearvit.errors import ImageError
+from clearvit.errors import ImageError, StoreError
 from clearvit.images import find_images, listing_of, read_image
 from tests.helpers.made_photos import write_photos
 from tests.helpers.place_files import contents, same_images, write_tar
@@ -51,6 +51,50 @@ def test_tokens_of_a_bucket_resume_and_equal_those_of_the_folder(filled, photos,
     assert kept[-1].read_bytes() == content
     one, other = (cv.open_tokens(tmp_path / name) for name in ("folder", "bucket"))
     assert (one[:].patches == other[:].patches).all() and len(other.skipped) == 1
+
+
+def test_tables_in_a_bucket_are_images(filled, photos, tiny, tmp_path):
+    pa, lancedb = pytest.importorskip("pyarrow"), pytest.importorskip("lancedb")
+    from pyarrow import parquet
+
+    client, url = filled
+    table = pa.table({"jpg": [*contents(photos).values(), b"broken"]})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    client.upload_file(str(tmp_path / "a.parquet"), "photos", "tables/a.parquet")
+    lancedb.connect(f"{url}/lance").create_table("b", table)
+    expected = cv.Index.build(tiny, photos, out=tmp_path / "folder")
+    wanted = [entry.name for entry in expected.store.fetch(expected.names).entries]
+    for place, name in (
+        ("tables", "a.parquet"),
+        ("lance", "b.lance"),
+        ("lance/b.lance", "b.lance"),
+    ):
+        out = tmp_path / place.replace("/", "-")
+        index = cv.Index.build(tiny, f"{url}/{place}", out=out, commit=2, batch=2)
+        assert [bad.name for bad in index.changes.skipped] == [f"{name}/00000006"]
+        hits = index.search([photos / one for one in wanted], k=1)
+        assert [hit.names for hit in hits] == [[f"{name}/{row:08d}"] for row in range(6)]
+        assert cv.Index.build(tiny, f"{url}/{place}", out=out).changes.unchanged == 6
+
+
+@pytest.mark.slow
+def test_a_cure_of_a_bucket_goes_on_and_equals_that_of_the_folder(filled, photos, tiny, tmp_path):
+    options = {"views": 4, "epochs": 2, "batch": 2, "registers": 1, "precision": "no", "lr": 1e-3}
+    options["keep_anyway"] = True
+    shards = f"{filled[1]}/shards"
+
+    def stop(stage, done, total, note=""):
+        if stage.startswith("train") and done >= total // 2:
+            raise InterruptedError(stage)
+
+    with pytest.raises(InterruptedError):
+        cv.cure(tiny, shards, out=tmp_path / "bucket", progress=stop, **options)
+    cv.cure(tiny, shards, out=tmp_path / "bucket", **options)
+    cv.cure(tiny, photos, out=tmp_path / "folder", **options)
+    weights = [(tmp_path / out / "model.safetensors").read_bytes() for out in ("folder", "bucket")]
+    assert weights[0] == weights[1]  # the same images in the same order; the bad member is skipped
+    with pytest.raises(StoreError, match="images"):
+        cv.cure(tiny, f"{filled[1]}/all", out=tmp_path / "bucket", **options)
 
 
 @pytest.mark.parametrize("path", ["nothing/here", "all/none.tar"])

@@ -1,5 +1,7 @@
 """Images in tars, tables and buckets are listed, read and resumed like files."""
 
+import functools
+import http.server
 import tarfile
 import threading
 
@@ -122,7 +124,8 @@ def test_rows_of_lance_are_images(photos, tmp_path):
     lancedb = pytest.importorskip("lancedb")
     plain = tables(photos, tmp_path)["a.parquet"]
     lancedb.connect(tmp_path / "db").create_table("t", plain)
-    assert same_images(find_images(tmp_path / "db" / "t.lance"), photos)
+    for way in (tmp_path / "db" / "t.lance", tmp_path / "db", tmp_path / "db" / "*.lance"):
+        assert same_images(find_images(way), photos)
 
 
 def test_a_table_without_images_says_which_columns_it_has(tmp_path):
@@ -180,6 +183,67 @@ def test_a_url_of_fsspec_is_a_folder(photos):
     memory.pipe("/photos/dogs/0.png", b"broken")
     with pytest.raises(ImageError):
         read_image("memory://photos/dogs/0.png")
+
+
+def test_patterns_and_ranges_of_urls(photos, tmp_path):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    files = list(contents(photos).items())
+    for number in range(3):
+        tar = write_tar(tmp_path / "a.tar", dict(files[2 * number : 2 * number + 2]))
+        memory.pipe(f"/shards/s-{number:03d}.tar", tar.read_bytes())
+    ways = ("memory://shards", "memory://shards/*.tar", "memory://shards/s-{000..002}.tar")
+    for way in ways:
+        found = find_images(way)
+        assert len({one.name for one in found}) == 6 and same_images(found, photos)
+    with pytest.raises(ImageError, match="there is nothing at"):
+        find_images("memory://shards/*.parquet")
+
+
+def test_a_web_server_is_a_folder(photos):
+    pytest.importorskip("aiohttp")
+    handler = functools.partial(Quiet, directory=str(photos.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/photos"
+        assert same_images(find_images(f"{url}/"), photos)
+        assert read_image(f"{url}/dogs/0.png").size == read_image(photos / "dogs/0.png").size
+        with pytest.raises(ImageError, match="there is nothing at"):
+            find_images(f"{url}/none.png")
+        server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_what_cannot_be_listed_is_one_sentence(tmp_path, monkeypatch):
+    with pytest.raises(ImageError, match="more than"):
+        find_images("x-{0..99999999999}.tar")
+    (tmp_path / "a.tar.gz").write_bytes(b"packed")
+    for path in (tmp_path, tmp_path / "a.tar.gz"):
+        with pytest.raises(ImageError, match="unpack it"):
+            find_images(path)
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+
+    def refuse(*_, **__):
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(type(memory), "find", refuse)
+    with pytest.raises(ImageError, match="no permission; check the keys"):
+        find_images("memory://secret/photos")
+
+
+def test_a_row_that_names_a_file_does_not_read_it(photos, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    rows = [{"bytes": None, "path": str(photos / "dogs/0.png")}]
+    table = pa.table({"image": rows}, schema=pa.schema([("image", kind)]))
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ImageError, match="not its bytes"):
+        read_image(f"{tmp_path / 'a.parquet'}::0")
 
 
 def test_tokens_and_index_of_a_tar_equal_those_of_the_folder(photos, tmp_path, tiny):

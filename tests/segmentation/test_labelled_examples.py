@@ -273,6 +273,37 @@ def huge_image(folder):
     write_strokes(folder / "s.json", ["background", "dog"], [row])
 
 
+def many_strokes(folder):
+    row = strokes(width=8000, height=6000)
+    row["strokes"] = [{"class": "dog", "points": [[9, 9]], "radius": 1}] * 500
+    write_strokes(folder / "s.json", ["background", "dog"], [row])
+
+
+def wide_strokes(folder):
+    row = strokes(width=8000, height=6000)
+    row["strokes"] = [{"class": "dog", "points": [[9, 9]] * 500, "radius": 16000}]
+    write_strokes(folder / "s.json", ["background", "dog"], [row])
+
+
+def many_polygons(folder):
+    as_coco_polygon(folder)
+    content = json.loads((folder / "coco.json").read_text())
+    content["images"][0] |= {"width": 8000, "height": 6000}
+    content["annotations"] *= 600
+    (folder / "coco.json").write_text(json.dumps(content))
+
+
+def many_shapes(folder):
+    shapes = [{"label": "dog", "points": CORNERS}] * 600
+    labelme_file(folder / "a.json", shapes, imageWidth=8000, imageHeight=6000)
+
+
+def unprintable_class(folder):
+    row = strokes()
+    row["strokes"][0]["class"] = "do\ng"
+    write_strokes(folder / "s.json", ["background", "do\ng", "dog"], [row])
+
+
 def wrong_category(folder):
     as_coco_polygon(folder)
     text = (folder / "coco.json").read_text().replace('"category_id": 18', '"category_id": 5')
@@ -308,6 +339,11 @@ def three_values(folder):
         (other_json, r"x\.json.*neither"),
         (huge_radius, r"s\.json.*"),
         (huge_image, "100000 x 100000"),
+        (many_strokes, r"s\.json.*than can be drawn"),
+        (wide_strokes, r"s\.json.*than can be drawn"),
+        (many_polygons, r"coco\.json.*than can be drawn"),
+        (many_shapes, r"a\.json.*than can be drawn"),
+        (unprintable_class, "control character"),
         (wrong_category, r"coco\.json.*category 5"),
         (wrong_runs, r"coco\.json.*run lengths"),
         (outside, "passwd"),

@@ -72,6 +72,19 @@ def test_auto_keeps_what_it_compared_and_says_why(tiny, place):
     assert "Look here next" in page and "prototypes" in page
 
 
+def test_a_choice_that_cannot_be_made_says_so(tiny, place):
+    strokes = [
+        {"class": "red", "points": [[3, 3]], "radius": 0},
+        {"class": "background", "points": [[20, 20]], "radius": 0},
+    ]
+    height, width = colour_image(100)[0].shape[:2]
+    row = {"image": "0/0.png", "width": width, "height": height, "strokes": strokes}
+    write_strokes(place / "clicks.json", ["background", "red"], [row])
+    masks = cv.segment(tiny, place / "photos", examples=place / "clicks.json", batch=2)
+    assert len(masks) == 6
+    assert "too few pixels are labelled" in str(masks.segmenter.choice)
+
+
 def test_without_out_the_files_vanish_with_the_result(tiny, place):
     masks = run(tiny, place, out=None)
     folder = masks.folder

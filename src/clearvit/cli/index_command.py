@@ -42,6 +42,8 @@ def index(model: Model, images: Images, out: Location, config: IndexConfig, run:
         "images": count,
         "added": len(changes.added),
         "changed": len(changes.changed),
+        "moved": len(changes.moved),
+        "unchanged": changes.unchanged,
         "removed": len(changes.removed),
         "grid": list(built.spec.grid),
         "facet": built.spec.facet,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePosixPath
 
 from clearvit.errors import ClearvitError, ImageError
 from clearvit.images.image_places import (
@@ -13,11 +14,13 @@ from clearvit.images.image_places import (
     list_tar,
     stat_container,
 )
-from clearvit.images.remote import find_files
+from clearvit.images.remote import find_files, match_files
 from clearvit.images.tables import count_rows
 
 REST = "(unreadable)"  # what stands for the part of a container that cannot be listed
 Listed = tuple[list[str], list[str]]  # names and places
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+MOST_SHARDS = 1_000_000  # that a range may stand for
 
 
 def list_places(
@@ -49,10 +52,12 @@ def list_url(url: str, is_image: Callable[[str], bool]) -> Listed:
     Raises:
         ImageError: There is nothing, or it may not be listed.
     """
-    if is_container(url):
+    if shards := expand_braces(url):
+        return list_places([shard.partition("://")[2] for shard in shards], shards, is_image)
+    if is_container(url) and not re.search(r"[*[]", url):
         return list_places([url.rstrip("/").rsplit("/", 1)[-1]], [url.rstrip("/")], is_image)
     try:
-        found = find_files(url)
+        found = match_files(url) if re.search(r"[*[]", url) else find_files(url)
     except ClearvitError:
         raise
     except FileNotFoundError as error:
@@ -62,19 +67,51 @@ def list_url(url: str, is_image: Callable[[str], bool]) -> Listed:
     except Exception as error:  # of any file system
         reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
         raise ImageError(f"{url!r} cannot be listed: {reason}") from error
-    chosen = [name for name in found if is_image(name) or found[name] == url]
-    chosen = chosen or [name for name in found if is_container(name) and ".lance/" not in name]
+    chosen = {name: place for name, place in found.items() if is_image(name) or place == url}
+    chosen = chosen or {name: _place(name, found) for name in find_containers(found)}
     if not chosen:
         raise ImageError(f"no images at {url!r}; {len(found)} other files are ignored")
-    return list_places(chosen, [found[name] for name in chosen], is_image)
+    return list_places(list(chosen), list(chosen.values()), is_image)
+
+
+def _place(container: str, found: dict[str, str]) -> str:
+    """Give the place of a container: that of its file, or what the files of a table begin with."""
+    if container in found:
+        return found[container]
+    name, place = next((n, p) for n, p in found.items() if n.startswith(f"{container}/"))
+    return place.removesuffix(name[len(container) :])
+
+
+def find_containers(names: Iterable[str]) -> list[str]:
+    """Choose tars and tables among the files of a folder; a Lance table is a folder of its own.
+
+    What `datasets` caches beside its tables is left out.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        parents = [str(parent) for parent in PurePosixPath(name).parents]
+        tables = [parent for parent in parents if parent.lower().endswith(".lance")]
+        if tables:
+            found[tables[-1]] = None
+        elif is_container(name) and not PurePosixPath(name).name.startswith("cache-"):
+            found[name] = None
+    return list(found)
+
+
+def refuse_compressed(path: str) -> None:
+    """Say what to do with a compressed tar, which cannot be read at random places."""
+    if path.lower().endswith(COMPRESSED):
+        raise ImageError(f"{path!r} is compressed; unpack it to a folder or a plain .tar first")
 
 
 def expand_braces(path: str) -> list[str]:
     """Write out a range of shards, "train-{000..099}.tar"; empty if there is none."""
-    found = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", path)
+    found = re.fullmatch(r"(.*)\{(\d{1,12})\.\.(\d{1,12})\}(.*)", path)
     if not found:
         return []
     head, first, last, tail = found.groups()
+    if int(last) - int(first) >= MOST_SHARDS:
+        raise ImageError(f"{path!r} stands for more than {MOST_SHARDS} files")
     return [f"{head}{n:0{len(first)}d}{tail}" for n in range(int(first), int(last) + 1)]
 
 

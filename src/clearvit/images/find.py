@@ -17,7 +17,13 @@ from typing import TypeAlias, TypeVar
 from PIL import Image
 
 from clearvit.errors import ImageError, closest
-from clearvit.images.containers import expand_braces, list_places, list_url
+from clearvit.images.containers import (
+    expand_braces,
+    find_containers,
+    list_places,
+    list_url,
+    refuse_compressed,
+)
 from clearvit.images.image_places import is_container, is_plain_file, split_place, stat_place
 from clearvit.images.remote import is_url
 from clearvit.images.walk import walk
@@ -97,6 +103,7 @@ def _from_path(path: str) -> list[ImageSource]:
     if os.path.isdir(path) and not is_container(path):
         return _from_folder(path)
     if _exists(path):
+        refuse_compressed(path)
         return _from_files([PurePath(path).name if is_container(path) else path], [path])
     if glob.has_magic(path):
         return _from_pattern(path)
@@ -122,26 +129,26 @@ def _from_files(names: Sequence[str], files: Sequence[str]) -> list[ImageSource]
 
 
 def _from_folder(folder: str) -> list[ImageSource]:
-    found, others, containers = [], 0, []
+    found, others = [], []
     try:
         for name in walk(folder):
             # What is a folder here could not be listed; taken along, it is reported when read.
             if _is_image(name) or os.path.isdir(os.path.join(folder, name)):
                 found.append(name)
-            elif is_container(name) and not os.path.basename(name).startswith("cache-"):
-                containers.append(name)
             else:
-                others += 1
+                others.append(name)
     except OSError as error:
         raise ImageError(
             f"the folder {folder!r} cannot be listed ({error.strerror}); check its permissions"
         ) from error
-    others += len(containers)
-    found = found or containers
+    found = found or find_containers(others)
     if not found:
+        for name in others[:1]:
+            refuse_compressed(name)
+        count = len(others)
         raise ImageError(
             f"no images in {folder!r} (looked for .jpg, .png, .webp, .tif and {len(SUFFIXES) - 4} "
-            f"more suffixes in all subfolders; {others} other file{'s' * (others != 1)} ignored); "
+            f"more suffixes in all subfolders; {count} other file{'s' * (count != 1)} ignored); "
             "give a folder that holds images, or a list of files to take them whatever their suffix"
         )
     found.sort(key=_order)

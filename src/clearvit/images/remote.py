@@ -90,6 +90,22 @@ def find_files(url: str) -> dict[str, str]:
     return listed
 
 
+def match_files(url: str) -> dict[str, str]:
+    """List the files that a URL with `*` or `**` matches, path behind the bucket -> URL."""
+    system, inside = file_system(url)
+    start = url.partition("://")[0] + "://"
+    found: dict[str, Any] = system.glob(inside, detail=True)
+    listed = {}
+    for path, info in sorted(found.items()):
+        full = path if is_url(path) else start + path.lstrip("/")
+        if info.get("type") != "directory" or path.rstrip("/").endswith(".lance"):
+            listed[full.partition("://")[2].partition("/")[2]] = full
+            _known[full] = _facts(info)
+    if not listed:
+        raise FileNotFoundError(url)
+    return listed
+
+
 def stat_url(url: str) -> tuple[int, int, str]:
     """Give size in bytes, time of change in nanoseconds and a tag of the content."""
     if url not in _known:

@@ -34,6 +34,8 @@ def read_row(path: str, row: str) -> bytes:
     with _READING:
         value = table.value(number)
     if isinstance(value, dict):  # how Hugging Face keeps images
+        if value.get("path") and not value.get("bytes"):
+            raise ImageError("the row holds the path of an image, not its bytes")
         value = value.get("bytes")
     if not value:
         raise ImageError("the row holds no image")

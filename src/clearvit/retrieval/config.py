@@ -163,6 +163,11 @@ class IndexConfig(Options):
         shown="1 beside a CPU network, else 4",
         hidden=True,
     )
+    engine: Literal["local", "ray"] = option(
+        "local",
+        "Where the work runs; 'ray' spreads it over a Ray cluster, whose workers write the table.",
+        panel="Run",
+    )
     refresh: bool = option(
         False, "Also remove images from the index whose files are gone.", panel="Output"
     )

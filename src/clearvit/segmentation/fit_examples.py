@@ -110,12 +110,23 @@ class Trial:
         if config.scale is not None:
             scales = (config.scale,)
         refines = (False, True) if config.refine == "auto" else (config.refine == "image",)
+        only = Candidate(methods[0], scales[0], refines[0])
         if len(methods) * len(scales) * len(refines) == 1:
-            only = Candidate(methods[0], scales[0], refines[0])
             return Choice(only, (), "no held-out examples, since nothing was to choose")
+        if not self._can_hold_out(scales[0]):
+            return Choice(only, (), "no held-out examples, since too few pixels are labelled")
         judge = Judge(self.measure)
         chosen = choose(judge, methods, scales, refines)
         return Choice(chosen, judge.tried, describe_items(self.items))
+
+    def _can_hold_out(self, scale: int) -> bool:
+        """Tell whether every class keeps labelled patches whichever fold is held out."""
+        rows = self._patch_set(scale).patches
+        for fold in {item.fold for item in self.items}:
+            held_out = [n for n, item in enumerate(self.items) if item.fold == fold]
+            if not (rows.without(held_out).labels.sum(0) > 0).all():
+                return False
+        return True
 
     def measure(self, candidate: Candidate) -> Floats:
         """Count hits on every held-out item, (items, 3 K)."""

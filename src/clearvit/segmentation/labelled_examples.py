@@ -229,6 +229,9 @@ def _number_classes(
         numbers = _numbers_in(labelled)
         named = default_names(max(numbers, default=0) + 1)
         names = tuple(BACKGROUND if n == 0 else named[n] for n in numbers)
+    for name in names:
+        if not name.isprintable():  # classes.txt has one name per line
+            raise ImageError(f"class {name!r} has a line break or another control character.")
     if len(names) > MOST_CLASSES:
         raise ImageError(f"the examples have {len(names)} classes; a mask holds {MOST_CLASSES}.")
     return Examples(names, numbers, tuple(labelled), unlabelled)

@@ -14,7 +14,7 @@ from clearvit.images import ImageSource, Skipped
 from clearvit.progress import Meter
 from clearvit.segmentation.mask_making import Making, make_masks
 from clearvit.segmentation.segmenter import load_segmenter
-from clearvit.shards.ray_engine import load_once, recipe_of, run_tasks
+from clearvit.shards.ray_tasks import load_once, recipe_of, run_tasks
 
 PER_TASK = 64  # images
 

@@ -57,7 +57,7 @@ class Choice:
     def __str__(self) -> str:
         best = self.chosen
         if np.isnan(best.miou):
-            return f"{best}, as asked"
+            return f"{best}, with {self.held_out}"
         return (
             f"{best}: mIoU {best.miou:.1f} ({best.low:.1f} to {best.high:.1f}) on {self.held_out}"
         )

@@ -170,8 +170,10 @@ class TokenStore(Sequence[Tokens]):
                         pieces.setdefault(key, []).append(shard.get_slice(key)[rows])
         back = torch.tensor(order).argsort()
         tensors = {key: torch.cat(parts) for key, parts in pieces.items()}
-        if not {"patches", "prefix"} <= set(tensors) or any(
-            len(tensor) != len(order) for tensor in tensors.values()
+        stems = ("", *(f"layer.{block}." for block in self.layers))
+        expected = {f"{stem}{kind}" for stem in stems for kind in ("patches", "prefix")}
+        if not expected <= set(tensors) or any(
+            tensor.ndim != 3 or len(tensor) != len(order) for tensor in tensors.values()
         ):
             raise StoreError(
                 f"the shards in '{self.folder}' do not hold what {INDEX} says. Make the tokens"

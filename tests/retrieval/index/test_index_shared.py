@@ -178,7 +178,7 @@ def test_the_next_run_removes_temporary_files_of_killed_ones(small, tiny):
 def test_temporary_files_stay_while_somebody_is_writing(small, tiny):
     index, photos = small
     left, _ = leave_temporaries(index)
-    with commits._locked(index.store.location):
+    with commits.hold_directory(index.store.location):
         Index.build(tiny, photos, out=index.store.location)
     assert all(path.exists() for path in left)
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from clearvit.segmentation.annotations import drawing
 from clearvit.segmentation.annotations.drawing import (
     decode_runs,
     draw_stroke,
@@ -89,3 +90,10 @@ def test_a_click_marks_the_pixel_under_it():
     mask = draw_stroke([[3.2, 7.9]], 0, (10, 10))
     assert mask[7, 3] and mask.sum() == 1
     assert not draw_stroke([[30, 7]], 0, (10, 10)).any()
+
+
+def test_bands_change_no_pixel(monkeypatch):
+    points = [(3.5, 40.0), (55.0, 2.0), (20.0, 30.0)]
+    whole = draw_stroke(points, 7.5, (50, 60))
+    monkeypatch.setattr(drawing, "BAND", 100)
+    assert (draw_stroke(points, 7.5, (50, 60)) == whole).all()

@@ -22,18 +22,27 @@ from clearvit.files import PART_SECONDS, why_not_written
 
 ATTEMPTS, PAUSE = 20, 0.05  # at one write; seconds before the second, doubled up to 32 times
 CONFLICT = re.compile(r"conflict|concurrent|too many retries", re.IGNORECASE)
+REMOVED = re.compile(r"not found.*_versions", re.IGNORECASE)  # what another one tidied up
+FEW = 4  # attempts then, since the table may also be damaged
 TEMPORARY = re.compile(r"\.tmp\w{6}|.+#\d+")  # how Lance names files that are not whole yet
 
 T = TypeVar("T")
 
 
-def write(location: str, action: Callable[[], T], renew: Callable[[], None] | None = None) -> T:
+def write(
+    location: str,
+    action: Callable[[], T],
+    renew: Callable[[], None] | None = None,
+    *,
+    alone: Callable[[], T] | None = None,
+) -> T:
     """Write in one commit, again if another process committed first.
 
     Args:
         location: The index, a directory or a URL.
         action: Writes; called again after a conflict.
         renew: Looks for the newest version, before the action is called again.
+        alone: What to do instead while nobody else is writing, and nobody will meanwhile.
 
     Raises:
         StoreError: It cannot be written; in one sentence why.
@@ -41,10 +50,11 @@ def write(location: str, action: Callable[[], T], renew: Callable[[], None] | No
     clean_once(location)
     for attempt in range(ATTEMPTS):
         try:
-            with _locked(location):
-                return action()
+            with hold_directory(location, alone=alone is not None) as nobody_else:
+                return alone() if alone is not None and nobody_else else action()
         except (RuntimeError, OSError, ValueError) as error:
-            if attempt == ATTEMPTS - 1 or not CONFLICT.search(str(error)):
+            met = CONFLICT.search(str(error)) or (attempt < FEW and REMOVED.search(str(error)))
+            if attempt == ATTEMPTS - 1 or not met:
                 raise StoreError(
                     f"cannot write the index '{location}': {why_not_written(error)}. What was"
                     " written before is kept; run the same command again."
@@ -76,15 +86,20 @@ def remove_temporaries(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(location: str) -> Iterator[None]:
-    """Hold the directory as one of several writers; a lock ends with its process."""
+def hold_directory(location: str, *, alone: bool = False) -> Iterator[bool]:
+    """Hold the directory as one of several writers; a lock ends with its process.
+
+    Yields:
+        Whether there is no other one, if `alone` asks for it; never known of an object store.
+    """
     if "://" in location:
-        yield
+        yield False
         return
     with _descriptor(Path(location)) as descriptor:
-        if descriptor is not None:
+        held = alone and descriptor is not None and _try_lock(descriptor, alone=True)
+        if descriptor is not None and not held:
             _try_lock(descriptor, alone=False)
-        yield
+        yield held
 
 
 @contextlib.contextmanager

@@ -43,6 +43,7 @@ TABLE, NEXT, DECISIONS = "images", "images_next", "decisions"
 ATTEMPTS, PAUSE = 4, 0.05  # to read while another process tidies up; seconds
 FEATURES = ("patches", "weights")
 FRAGMENTS = 64  # of a table that may add up before they are merged
+KEPT = timedelta(hours=1)  # how long versions stay that another process may need
 SCANNED = 2048  # rows of a scan at a time
 REFINED = 4  # candidates of an approximate search that are compared exactly, per hit
 
@@ -170,6 +171,12 @@ class Store:
             " or overwrite to start again."
         )
 
+    @property
+    def place(self) -> tuple[str, Mapping[str, str] | None]:
+        """Where Lance keeps the table, for other machines too, and options of its store."""
+        uri = str(self._database.uri).rstrip("/")
+        return f"{uri}/{self._table.name}.lance", self._database.storage_options
+
     def __len__(self) -> int:
         return int(self._read(lambda: self._table.count_rows()))
 
@@ -203,7 +210,7 @@ class Store:
     def delete(self, names: Sequence[str]) -> None:
         """Remove images in one commit."""
         if names:
-            self._write(lambda: self._table.delete(f"name IN ({_quoted(names)})"))
+            self._write(lambda: self._table.delete(f"name IN ({quote_names(names)})"))
 
     def nearest(
         self, query: Tensor, count: int, *, where: str | None, with_features: bool, exact: bool
@@ -237,7 +244,7 @@ class Store:
     def fetch(self, names: Sequence[str]) -> Rows:
         """Read images with their features, sorted by name."""
         columns = [*FILTERS, "vector", *FEATURES]
-        chosen = f"name IN ({_quoted(names)})"
+        chosen = f"name IN ({quote_names(names)})"
         found = self._read(
             lambda: self._table.search().where(chosen).select(columns).to_arrow().sort_by("name")
         )
@@ -265,16 +272,26 @@ class Store:
         fragments = self._table.stats()["fragment_stats"]["num_fragments"]
         if fragments < 2 or (fragments < FRAGMENTS and not always):
             return
+        longer = max(keep, KEPT)  # another writer may be at work on a version that is not the last
+
+        def optimize(older: timedelta) -> None:
+            self._table.optimize(cleanup_older_than=older)
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # readers look for the newest version
-            self._write(lambda: self._table.optimize(cleanup_older_than=keep))
+            write(
+                self.location,
+                lambda: optimize(longer),
+                self._table.checkout_latest,
+                alone=lambda: optimize(keep),
+            )
 
     def load_decision(self, key: str) -> str | None:
         """Read what `save_decision` wrote under a key; None if nothing."""
         table = _open_table(self._database, DECISIONS, self.location)
         if table is None:
             return None
-        chosen = f"key = {_quoted([key])}"
+        chosen = f"key = {quote_names([key])}"
         found = self._read(lambda: table.search().where(chosen).to_arrow().to_pylist())
         return found[0]["value"] if found else None
 
@@ -378,5 +395,6 @@ def _merge(table: Any, column: str, data: Any) -> None:
     merge.when_not_matched_insert_all().execute(data)
 
 
-def _quoted(names: Sequence[str]) -> str:
+def quote_names(names: Sequence[str]) -> str:
+    """Write names as a list of SQL."""
     return ", ".join("'" + name.replace("'", "''") + "'" for name in names)

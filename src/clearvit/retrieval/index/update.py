@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -121,14 +121,17 @@ def write_images(
     if progress:
         progress("images", done, total)
     _write_paths(store, found, config)
-    skipped: list[Skipped] = []
-    for entries, features, bad in _commits(backbone, todo, found.entries, store.spec, config):
-        if features is not None:
-            store.put(entries, features)
-        skipped += bad
-        done += len(entries) + len(bad)
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
         if progress:
             progress("images", done, total)
+
+    write_rows = _write_here
+    if todo and config.engine == "ray":
+        from clearvit.retrieval.index_on_ray import write_on_ray as write_rows
+    skipped = write_rows(store, backbone, todo, found.entries, config, advance)
     bad_names = {one.name for one in skipped}
     return Changes(
         added=tuple(p.name for p in found.new if p.name not in bad_names),
@@ -137,6 +140,24 @@ def write_images(
         unchanged=total - len(todo) - len(found.moved),
         skipped=tuple(skipped),
     )
+
+
+def _write_here(
+    store: Store,
+    backbone: Backbone,
+    images: Sequence[ImageSource],
+    entries: Mapping[str, Entry],
+    config: IndexConfig,
+    advance: Callable[[int], None],
+) -> list[Skipped]:
+    """Embed images in this process and put them in the table, a few per commit."""
+    skipped: list[Skipped] = []
+    for ready, features, bad in embed_images(backbone, images, entries, store.spec, config):
+        if features is not None:
+            store.put(ready, features)
+        skipped += bad
+        advance(len(ready) + len(bad))
+    return skipped
 
 
 def _write_paths(store: Store, found: Difference, config: IndexConfig) -> None:
@@ -149,10 +170,10 @@ def _write_paths(store: Store, found: Difference, config: IndexConfig) -> None:
             store.put(entries, rows.features)
 
 
-def _commits(
+def embed_images(
     backbone: Backbone,
     images: Sequence[ImageSource],
-    entries: dict[str, Entry],
+    entries: Mapping[str, Entry],
     spec: FeatureSpec,
     config: IndexConfig,
 ) -> Iterator[tuple[list[Entry], ImageFeatures | None, list[Skipped]]]:

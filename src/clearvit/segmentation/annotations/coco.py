@@ -20,6 +20,7 @@ from clearvit.segmentation.annotations.drawing import (
     encode_runs,
     fill_polygon,
     pack_runs,
+    polygon_work,
     unpack_runs,
 )
 from clearvit.segmentation.annotations.labelled import (
@@ -27,6 +28,7 @@ from clearvit.segmentation.annotations.labelled import (
     Integers,
     Labelled,
     check_size,
+    check_work,
     overlay_regions,
 )
 
@@ -89,8 +91,16 @@ def read_coco(path: Path, content: dict[str, Any], finder: ImageFinder) -> Itera
         size = check_size((found["height"], found["width"]), str(path))
         numbers = [names.index(categories[row["category_id"]]) for row in rows]
         shapes = [(n, row["segmentation"]) for n, row in zip(numbers, rows, strict=True)]
+        check_work(sum(_work(shape, size) for _, shape in shapes), size, str(path))
         draw = partial(_draw, shapes, names, size, str(path))
         yield Labelled(finder.find(found["file_name"], str(path)), str(path), names, False, draw)
+
+
+def _work(shape: Any, size: Size) -> int:
+    """Tell about how many pixels drawing one object costs."""
+    if not isinstance(shape, list):
+        return size[0] * size[1]
+    return sum(polygon_work(polygon[::2], size) for polygon in shape)
 
 
 def _draw(

@@ -13,6 +13,7 @@ from clearvit.options import Size
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Point = Sequence[float]  # x to the right, y down, in pixels
+BAND = 1 << 22  # pixels that are compared with a line at once
 
 
 def fill_polygon(points: Sequence[Point], size: Size) -> Bools:
@@ -38,17 +39,35 @@ def draw_stroke(points: Sequence[Point], radius: float, size: Size) -> Bools:
     return marked
 
 
+def polygon_work(points: Sequence[Point], size: Size) -> int:
+    """Tell about how many pixels `fill_polygon` works on."""
+    return size[0] * (size[1] + len(points))
+
+
+def stroke_work(points: Sequence[Point], radius: float, size: Size) -> int:
+    """Tell how many pixels `draw_stroke` works on."""
+    place = np.asarray(points, float)
+    ends = np.concatenate([place[1:], place[-1:]])
+    limits = (size[1], size[0])
+    low = np.clip(np.minimum(place, ends) - radius, 0, limits)
+    high = np.clip(np.maximum(place, ends) + radius, 0, limits)
+    return size[0] * size[1] + int((high - low).prod(1).sum())
+
+
 def _mark_near(marked: Bools, start: Floats, end: Floats, radius: float) -> None:
     """Mark the pixels whose centers lie within `radius` of the line between two points (x, y)."""
     limits = (marked.shape[1], marked.shape[0])
     low = np.clip(np.floor(np.minimum(start, end) - radius), 0, limits).astype(int)
     high = np.clip(np.ceil(np.maximum(start, end) + radius) + 1, 0, limits).astype(int)
-    x, y = np.meshgrid(np.arange(low[0], high[0]) + 0.5, np.arange(low[1], high[1]) + 0.5)
     along = end - start
     length = float(along @ along) or 1.0
-    part = np.clip(((x - start[0]) * along[0] + (y - start[1]) * along[1]) / length, 0, 1)
-    squared = (x - start[0] - part * along[0]) ** 2 + (y - start[1] - part * along[1]) ** 2
-    marked[low[1] : high[1], low[0] : high[0]] |= squared <= radius**2
+    rows = max(1, BAND // max(1, int(high[0] - low[0])))
+    for top in range(low[1], high[1], rows):  # in bands, since a stroke may cover a large image
+        bottom = min(top + rows, high[1])
+        x, y = np.meshgrid(np.arange(low[0], high[0]) + 0.5, np.arange(top, bottom) + 0.5)
+        part = np.clip(((x - start[0]) * along[0] + (y - start[1]) * along[1]) / length, 0, 1)
+        squared = (x - start[0] - part * along[0]) ** 2 + (y - start[1] - part * along[1]) ** 2
+        marked[top:bottom, low[0] : high[0]] |= squared <= radius**2
 
 
 def decode_runs(counts: Sequence[int], size: Size) -> Bools:

@@ -20,6 +20,7 @@ from clearvit.probes.patches import resize_nearest
 
 UNLABELLED = -2  # a pixel of which the file says nothing
 MOST_PIXELS = 100_000_000  # of one mask
+MOST_WORK = 20_000_000_000  # pixels that all shapes of one mask may cost; a few minutes
 RATIO = 0.02  # by which height / width of a mask and its image may differ
 Integers = NDArray[np.int64]
 
@@ -51,6 +52,15 @@ def check_size(size: Size, file: str) -> Size:
             " read."
         )
     return size
+
+
+def check_work(pixels: int, size: Size, file: str) -> None:
+    """Refuse shapes that would take hours to draw; `pixels` is what all of them cost."""
+    if pixels > MOST_WORK:
+        raise ImageError(
+            f"'{file}' has more or larger shapes than can be drawn on {size[0]} x {size[1]} pixels."
+            " Label a smaller copy of the image, or fewer parts of it."
+        )
 
 
 def fit_to_image(mask: Integers, image: ImageSource, file: str) -> Integers:

@@ -24,12 +24,18 @@ from clearvit.schema import (
     text,
     whole,
 )
-from clearvit.segmentation.annotations.drawing import draw_stroke, fill_polygon
+from clearvit.segmentation.annotations.drawing import (
+    draw_stroke,
+    fill_polygon,
+    polygon_work,
+    stroke_work,
+)
 from clearvit.segmentation.annotations.labelled import (
     ImageFinder,
     Integers,
     Labelled,
     check_size,
+    check_work,
     overlay_regions,
 )
 
@@ -66,14 +72,22 @@ def read_labelme(path: Path, content: dict[str, Any], finder: ImageFinder) -> It
     names = tuple(dict.fromkeys(str(shape["label"]) for shape in shapes))
     kinds = {str(shape.get("shape_type") or "polygon") for shape in shapes}
     sparse = bool(kinds) and kinds <= set(SPARSE)
+    check_work(sum(_work(shape, size) for shape in shapes), size, str(path))
     image = finder.find(content["imagePath"], str(path))
     yield Labelled(image, str(path), names, sparse, partial(_draw, shapes, names, size, str(path)))
+
+
+def _work(shape: dict[str, Any], size: Size) -> int:
+    """Tell about how many pixels drawing one shape costs."""
+    if (shape.get("shape_type") or "polygon") in SPARSE:
+        return stroke_work(shape["points"], WIDTH, size)
+    return polygon_work(shape["points"], size)
 
 
 def _draw(
     shapes: Sequence[dict[str, Any]], names: Sequence[str], size: Size, file: str
 ) -> Integers:
-    regions = [(names.index(str(shape["label"])), _region(shape, size, file)) for shape in shapes]
+    regions = ((names.index(str(shape["label"])), _region(shape, size, file)) for shape in shapes)
     return overlay_regions(regions, names, size, file)
 
 

@@ -16,13 +16,14 @@ from clearvit.errors import ImageError
 from clearvit.files import replace_json
 from clearvit.options import LARGEST_SIDE, Size
 from clearvit.schema import Rule, check_content, list_of, number, one_of, table, text, whole
-from clearvit.segmentation.annotations.drawing import draw_stroke
+from clearvit.segmentation.annotations.drawing import draw_stroke, stroke_work
 from clearvit.segmentation.annotations.labelled import (
     UNLABELLED,
     ImageFinder,
     Integers,
     Labelled,
     check_size,
+    check_work,
 )
 
 FORMAT, VERSION = "clearvit-strokes", 1
@@ -78,7 +79,10 @@ def read_strokes(path: Path, content: dict[str, Any], finder: ImageFinder) -> It
                 )
         if row["strokes"]:
             size = check_size((row["height"], row["width"]), str(path))
-            draw = partial(_draw, row["strokes"], names, size)
+            strokes = row["strokes"]
+            work = (stroke_work(s["points"], s.get("radius", RADIUS), size) for s in strokes)
+            check_work(sum(work), size, str(path))
+            draw = partial(_draw, strokes, names, size)
             image = finder.find(row["image"], str(path))
             yield Labelled(image, str(path), names, True, draw)
 
