@@ -5,7 +5,7 @@ from PIL import Image
 
 from clearvit.errors import ModelError
 from clearvit.pruning import kept
-from clearvit.pruning.kept import draw_kept, darken_dropped
+from clearvit.pruning.kept import darken_dropped, draw_kept
 from clearvit.pruning.prune import prune
 
 
