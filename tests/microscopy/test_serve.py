@@ -1,6 +1,5 @@
 """The server: what it answers, what it refuses, and who waits for whom."""
 
-import dataclasses
 import io
 import json
 import re
@@ -21,7 +20,6 @@ from clearvit.microscopy.server.refusals import NotFound
 from clearvit.microscopy.server.served_folders import Folders
 from clearvit.microscopy.server.serving import bind_socket
 from clearvit.microscopy.turns import Workers
-from clearvit.retrieval.config import SearchConfig
 from tests.helpers.bombs import deep_png
 from tests.helpers.commands import invoke
 from tests.helpers.served import Client, running
@@ -272,10 +270,6 @@ def test_an_index_is_searched_and_its_hits_can_be_looked_at(tiny, folder, tmp_pa
         )
 
 
-@pytest.mark.skipif(
-    "region" not in {field.name for field in dataclasses.fields(SearchConfig)},
-    reason="this search knows no regions",
-)
 def test_a_region_is_searched_for(tiny, folder, tmp_path):
     cv.Index.build(tiny, folder / "summer", out=tmp_path / "index")
     body = {"image": "photos/summer/6.png", "region": [4, 4, 24, 20]}
