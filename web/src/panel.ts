@@ -28,6 +28,11 @@ export class Panel {
   private readonly cells = document.createElement("canvas");
   private readonly resized = { canvas: document.createElement("canvas"), photo: null as HTMLImageElement | null };
   private pixels: Uint8ClampedArray | null = null;
+  private measured = 0; // width of the frame; to ask for it in every frame would lay the page out again
+
+  constructor() {
+    new ResizeObserver(([entry]) => (this.measured = entry!.contentRect.width)).observe(this.canvas.parentElement!);
+  }
 
   /** Draw; costs about a millisecond. */
   draw(title: string, drawing: Drawing): void {
@@ -39,7 +44,7 @@ export class Panel {
     write(this.message, view?.message ?? "");
     this.message.hidden = !view?.message;
     const ratio = Math.min(2, window.devicePixelRatio || 1);
-    const width = Math.max(1, Math.round((canvas.parentElement?.clientWidth || 320) * ratio));
+    const width = Math.max(1, Math.round((this.measured || canvas.parentElement?.clientWidth || 320) * ratio));
     const height = Math.max(1, Math.round(width * drawing.aspect));
     if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
     const context = canvas.getContext("2d")!;
