@@ -60,11 +60,11 @@ def explain_page(hits: Hits, path: str | Path, *, figures: int = 10) -> Path:
 
 def _thumbnail(hit: Hit, *, explained: bool) -> Thumbnail:
     try:
-        picture: bytes | None = _png(crop_seen(hit.read(), hit.query.aspect))
+        content: bytes | None = _png(crop_seen(hit.read(), hit.query.aspect))
     except ImageError:  # the features are in the index, the file may be gone
-        picture = None
+        content = None
     shown = _explain(hit) if explained else (_facts(hit),)
-    return Thumbnail(f"{hit.rank}. {short_name(hit.name)}", f"{hit.score:.4f}", picture, shown)
+    return Thumbnail(f"{hit.rank}. {short_name(hit.name)}", f"{hit.score:.4f}", content, shown)
 
 
 def _explain(hit: Hit) -> tuple[Element, ...]:

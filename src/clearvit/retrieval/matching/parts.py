@@ -93,7 +93,8 @@ def find_parts(query: Tensor, hit: Tensor, grids: tuple[Grid, Grid]) -> PartMatc
         return _nothing(grids, strong)
     maps = [label.reshape(grid) for label, grid in zip(labels, grids, strict=True)]
     seen = [near.reshape(grid) for near, grid in zip(matched, grids, strict=True)]
-    in_turn = within[_take_turns(labels[0][within.query])]  # every part gets its best line first
+    # Every part gets its best line first.
+    in_turn = within[_interleave_parts(labels[0][within.query])]
     lines = spread_matches(in_turn, grids[0], LINES, APART * max(grids[0]))
     return PartMatches(maps[0], maps[1], seen[0], seen[1], within, lines)
 
@@ -152,7 +153,7 @@ def _find_shared(labels: list[Tensor], strong: PatchMatches, parts: int) -> list
     return [part for _, part in sorted(sizes)]
 
 
-def _take_turns(parts: Tensor) -> Tensor:
+def _interleave_parts(parts: Tensor) -> Tensor:
     """Order matches (M,) so that the parts take turns, each with its strongest match first."""
     same = parts[:, None] == parts[None]
     place = same.tril(-1).sum(1)  # among the matches of its part
