@@ -90,7 +90,9 @@ def test_explain_draws_and_gives_numbers(place, tmp_path):
     result = json.loads(done.stdout)
     assert (
         out.exists()
-        and result["matches"]
+        and result["found"]
+        and result["parts"]
+        and result["lines"]
         and result["global_similarity"] == pytest.approx(1, abs=1e-3)
     )
 

@@ -7,7 +7,7 @@ from clearvit.datasets.object_images import read_object_images
 from clearvit.evaluation.evaluate import evaluate
 from clearvit.evaluation.faithfulness_task import find_partner
 from clearvit.probes.correspondence import patch_centers
-from clearvit.retrieval.faithfulness import (
+from clearvit.retrieval.explanations.faithfulness import (
     find_cells,
     fraction_on_object,
     hide_patches,

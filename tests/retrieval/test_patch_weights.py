@@ -9,6 +9,7 @@ from clearvit.errors import ModelError
 from clearvit.retrieval.patch_weights import (
     class_attention,
     cross_correlation,
+    cross_weights,
     discard_smallest,
     has_positive_correlation,
     multiply_blocks,
@@ -102,6 +103,21 @@ def test_cross_correlation_is_dimls_with_a_fallback(features):
     )
     assert (~agrees).tolist() == features["degenerate"].bool().tolist()
     assert (~agrees).any()
+
+
+@pytest.mark.parametrize("rule", ["correlation", "inverse", "minus", "softmax"])
+def test_cross_weights_are_the_published_rules(features, rule):
+    """Against the formulas, in numpy, image by image."""
+    patches, other = features["candidates"].double()[0], features["query_global"].double()
+    cosines = patches.numpy() @ other.numpy()
+    raw = {
+        "correlation": np.maximum(cosines, 0),
+        "inverse": np.exp(-np.maximum(cosines, 0) / 0.1),
+        "minus": 1 - np.maximum(cosines, 0),
+        "softmax": np.exp(cosines),
+    }[rule]
+    expected = raw / raw.sum() if raw.sum() else np.full_like(raw, 1 / len(raw))
+    np.testing.assert_allclose(cross_weights(other, patches, rule), expected, atol=1e-9)
 
 
 def test_artifacts_get_no_weight_unless_nothing_else_is_left():

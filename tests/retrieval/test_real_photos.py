@@ -44,7 +44,7 @@ def flowers(demo_backbone):
         Matching(),
         Matching(mass=0.7),
         Matching(mass="auto"),
-        Matching(cross=True),
+        Matching(cross="correlation"),
         Matching("mutual"),
         Matching("chamfer"),
     ],

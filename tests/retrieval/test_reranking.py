@@ -96,7 +96,7 @@ def test_half_precision_is_matched_in_single_precision():
     descriptors, images, _ = planted_collection(classes=3, members=2)
     half = LocalFeatures(images.patches.half(), torch.rand(6, 9), descriptors)
     single = LocalFeatures(half.patches.float(), half.weights, descriptors)
-    for matching in (Matching(), Matching(cross=True), Matching("chamfer")):
+    for matching in (Matching(), Matching(cross="correlation"), Matching("chamfer")):
         found, expected = (match(x[:1], x, matching).score for x in (half, single))
         assert torch.equal(found, expected)
 
@@ -110,5 +110,5 @@ def test_wrong_arguments_are_refused():
         rerank(similarity, images, images, weight=-1.0)
     with pytest.raises(ModelError, match="1 item or more"):
         rerank(similarity, images, images, top=0)
-    with pytest.raises(ModelError, match="needs descriptors"):
-        rerank(similarity, images, images, matching=Matching(cross=True))
+    with pytest.raises(ModelError, match="need descriptors"):
+        rerank(similarity, images, images, matching=Matching(cross="correlation"))

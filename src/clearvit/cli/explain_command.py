@@ -11,7 +11,7 @@ import typer
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import ResultFile, Run
-from clearvit.cli.console import show
+from clearvit.cli.console import note, show
 from clearvit.cli.generate import command
 from clearvit.cli.search_command import IndexPath, QueryModel
 from clearvit.files import check_replaceable
@@ -29,21 +29,28 @@ def explain(
     file: ResultFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="PNG to write.")] = Path("why.png"),
 ) -> None:
-    """Draw which patches of a query and an image of the index match.
+    """Draw which parts a query and an image of the index share.
 
     Example: `clearvit explain index/ query.jpg cats/03.jpg --out why.png`
     """
+    from clearvit.retrieval.explanations.explanation import NOT_FOUND
+
     if not file.overwrite:
         check_replaceable(out)
     pair = model.open(index, run).explain(query, hit, config=config)
     path = pair.explain(out, overwrite=file.overwrite)
+    explanation = pair.explanation()
     if not run.json:
         show(path)
+        if not explanation.found:
+            note(NOT_FOUND)
         return
     summary = {
         "out": str(path),
         "global_similarity": pair.global_similarity,
         "patch_similarity": pair.patch_similarity,
-        "matches": [asdict(match) for match in pair.explanation().strongest()],
+        "found": explanation.found,
+        "parts": [asdict(part) for part in explanation.list_parts()],
+        "lines": [asdict(line) for line in explanation.list_lines()],
     }
     print(json.dumps(summary))

@@ -108,7 +108,7 @@ def _print_hits(hits: Hits) -> None:
 
 
 def _write_pages(found: list[Hits], out: Path) -> None:
-    from clearvit.retrieval.explanation_page import explain_page
+    from clearvit.retrieval.explanations.explanation_page import explain_page
     from clearvit.retrieval.regions.region_page import region_page
 
     for number, hits in enumerate(found, 1):

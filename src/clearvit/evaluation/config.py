@@ -13,7 +13,7 @@ from clearvit.retrieval.config import Descriptor, Method, PatchWeights
 
 Probe = Literal["fast", "sgd"]
 Inference = Literal["whole", "slide"]
-ComparedWeights = PatchWeights | Literal["cross"]
+ComparedWeights = PatchWeights | Literal["cross", "cross-inverse", "cross-minus", "cross-softmax"]
 
 DATA, METHOD, WINDOWS, RERANKING = "Data", "Method", "Windows", "Patch-level re-ranking"
 
@@ -306,7 +306,8 @@ class ComparedConfig(CachedConfig):
     )
     patch_weights: tuple[ComparedWeights, ...] = option(
         ("auto",),
-        "How much each patch counts, each a row of the table; cross is the weighting of DIML.",
+        "How much each patch counts, each a row of the table; cross is the weighting of DIML, the"
+        " others that begin with cross are those of Zhang et al.",
         panel=RERANKING,
     )
     masses: tuple[float | Literal["auto"], ...] = option(

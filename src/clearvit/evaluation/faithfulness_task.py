@@ -24,8 +24,8 @@ from clearvit.probes.features import select_evenly, use_whole_image
 from clearvit.progress import Progress
 from clearvit.retrieval.collected_features import CollectedFeatures
 from clearvit.retrieval.config import ResolvedWeights
-from clearvit.retrieval.explanation import explain_pair
-from clearvit.retrieval.faithfulness import (
+from clearvit.retrieval.explanations.explanation import explain_pair
+from clearvit.retrieval.explanations.faithfulness import (
     fraction_on_object,
     hide_patches,
     hiding_orders,

@@ -31,11 +31,17 @@ from clearvit.retrieval.collected_features import (
     gate_features,
     search_features,
 )
-from clearvit.retrieval.config import IndexConfig, Matching, ResolvedWeights, SearchConfig
+from clearvit.retrieval.config import Cross, IndexConfig, Matching, ResolvedWeights, SearchConfig
 from clearvit.retrieval.image_features import make_spec, resolve_weights
 from clearvit.retrieval.ranking_metrics import per_query_metrics
 
 NAMES = ("P@1", "RP", "MAP@R")
+CROSS: dict[str, Cross] = {
+    "cross": "correlation",
+    "cross-inverse": "inverse",
+    "cross-minus": "minus",
+    "cross-softmax": "softmax",
+}
 
 
 @dataclass(frozen=True)
@@ -62,11 +68,12 @@ def prepare(data: Path, config: RetrievalTaskConfig) -> Prepared:
 def list_comparisons(backbone: Backbone, config: ComparedConfig) -> Iterator[Comparison]:
     """List the ways to compare that the options name; only transport has masses."""
     for method, asked in product(config.methods, config.patch_weights):
-        stored = "uniform" if asked == "cross" else resolve_weights(backbone, asked)
+        cross = CROSS.get(asked, "none")
+        stored = "uniform" if asked in CROSS else resolve_weights(backbone, asked)
         for mass in config.masses if method == "transport" else (1.0,):
             name = f"{method}, {stored if asked == 'auto' else asked}"
             name += "" if mass == 1 else f", mass {mass}"
-            matching = Matching(method=method, mass=mass, cross=asked == "cross")
+            matching = Matching(method=method, mass=mass, cross=cross)
             yield Comparison(matching, stored, name)
 
 

@@ -67,6 +67,24 @@ class Tabs:
 
 
 @dataclass(frozen=True)
+class Thumbnail:
+    """One image of a contact sheet, and what a click on it shows."""
+
+    title: str
+    note: str
+    content: bytes | None  # of a PNG file; None: there is no image to show
+    elements: tuple[Element, ...]
+
+
+@dataclass(frozen=True)
+class ContactSheet:
+    """Many small images; a click opens what is known about one, below all of them."""
+
+    label: str
+    items: tuple[Thumbnail, ...]
+
+
+@dataclass(frozen=True)
 class Command:
     """Code to copy; one click selects all of it."""
 
@@ -115,6 +133,7 @@ Element = (
     | ImageElement
     | Slider
     | Tabs
+    | ContactSheet
     | Command
     | Link
     | Notice

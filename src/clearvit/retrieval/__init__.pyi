@@ -1,6 +1,6 @@
 from .config import Matching, SearchConfig
-from .explanation import Explanation, explain_pair
-from .explanation_page import explain_page
+from .explanations.explanation import Explanation, explain_pair
+from .explanations.explanation_page import explain_page
 from .gate import GateDecision, gate_reranking
 from .index.hits import Hit, Hits
 from .matching.optimal_transport import TransportResult, transport

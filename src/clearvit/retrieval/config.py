@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from clearvit.errors import OptionError
 from clearvit.options import Options, Size, option, size_option
 
-Method = Literal["transport", "mutual", "chamfer"]
+Method = Literal["chamfer", "transport", "mutual"]
+Cross = Literal["none", "correlation", "inverse", "minus", "softmax"]
+RerankBy = Literal["patches", "expansion", "reciprocal"]
 ResolvedDescriptor = Literal["class", "mean", "joint"]
 Descriptor = Literal["auto"] | ResolvedDescriptor
 ResolvedWeights = Literal["attention", "rollout", "rollout-min", "uniform", "without-artifacts"]
@@ -23,9 +25,9 @@ class Matching(Options):
     """How the patches of two images are compared."""
 
     method: Method = option(
-        "transport",
-        "Patches are matched by optimal transport, by mutual nearest neighbors, or by the nearest"
-        " neighbor of each (chamfer).",
+        "chamfer",
+        "Patches are matched by the nearest neighbor of each in the other image (chamfer), by"
+        " optimal transport, or by mutual nearest neighbors.",
         panel="Patch-level re-ranking",
     )
     mass: float | Literal["auto"] = option(
@@ -36,9 +38,16 @@ class Matching(Options):
         above=0,
         maximum=1,
     )
-    cross: bool = option(
+    cross: Cross = option(
+        "none",
+        "Multiply patch weights by a function of the cosine with the other image as a whole:"
+        " 'correlation' as DIML does, 'inverse', 'minus' or 'softmax' as Zhang et al. do.",
+        panel="Patch-level re-ranking",
+    )
+    cross_mean: bool = option(
         False,
-        "Multiply patch weights by the cross-correlation with the other image, as DIML does.",
+        "Let the mean of its patches stand for the other image in cross weights, not its"
+        " descriptor.",
         panel="Patch-level re-ranking",
     )
     epsilon: float = option(
@@ -59,7 +68,7 @@ class SearchConfig(Matching):
     )
     rerank: int | None = option(
         None,
-        "How many of the nearest images to compare patch by patch; 0 ranks by descriptors only.",
+        "How many of the nearest images to re-rank; 0 ranks by descriptors only.",
         panel="Patch-level re-ranking",
         minimum=0,
         maximum=100_000,
@@ -71,6 +80,20 @@ class SearchConfig(Matching):
         panel="Search",
         minimum=0,
         shown="the whole image",
+    )
+    rerank_by: RerankBy = option(
+        "patches",
+        "What re-ranks the nearest images: their patches, a query expanded by its nearest"
+        " descriptors (expansion), or neighbors that the images share (k-reciprocal).",
+        panel="Patch-level re-ranking",
+    )
+    neighbors: int | None = option(
+        None,
+        "How many nearest descriptors expansion and reciprocal re-ranking look at.",
+        panel="Patch-level re-ranking",
+        minimum=1,
+        maximum=1000,
+        shown="5 for expansion, 20 for reciprocal",
     )
     weight: float | None = option(
         None,
@@ -101,7 +124,7 @@ class SearchConfig(Matching):
     @property
     def matching(self) -> Matching:
         """The options of matching alone."""
-        return Matching(self.method, self.mass, self.cross, self.epsilon)
+        return Matching(**{field.name: getattr(self, field.name) for field in fields(Matching)})
 
 
 @dataclass(frozen=True)

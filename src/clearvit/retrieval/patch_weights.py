@@ -16,8 +16,10 @@ from torch import Tensor
 
 from clearvit.backbones.capture import prefix_to_patches
 from clearvit.errors import ModelError
+from clearvit.retrieval.config import Cross
 
 POWERS = {"l1": 1, "l2": 2}
+TEMPERATURE = 0.1  # of inverse weights, as the published scripts set it
 
 
 def uniform_weights(patches: Tensor) -> Tensor:
@@ -49,6 +51,29 @@ def cross_correlation(other: Tensor, patches: Tensor) -> Tensor:
         (..., R); uniform where no cosine is positive (`has_positive_correlation` tells).
     """
     return normalize_weights((patches @ other[..., None]).squeeze(-1).clamp(min=0))
+
+
+def cross_weights(other: Tensor, patches: Tensor, rule: Cross) -> Tensor:
+    """Weigh patches by their cosine with the other image as a whole, by a rule of the papers.
+
+    "correlation" is DIML's. The others are of the code of Zhang, Liwicki and Cipolla: "inverse" is
+    exp(-max(cosine, 0) / 0.1), "minus" is 1 - max(cosine, 0), "softmax" is the softmax of the
+    cosines over the patches.
+
+    Args:
+        other: Unit vector of the other image, (..., C).
+        patches: Unit vectors of this image, (..., R, C).
+        rule: Not "none".
+    """
+    if rule == "correlation":
+        return cross_correlation(other, patches)
+    cosines = (patches @ other[..., None]).squeeze(-1)
+    if rule == "softmax":
+        return cosines.softmax(-1)
+    positive = cosines.clamp(min=0)
+    if rule == "inverse":
+        return normalize_weights((-positive / TEMPERATURE).exp())
+    return normalize_weights((1 - positive).clamp(min=0))
 
 
 def has_positive_correlation(other: Tensor, patches: Tensor) -> Tensor:

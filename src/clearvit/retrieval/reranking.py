@@ -16,7 +16,7 @@ from clearvit.retrieval.config import Matching
 from clearvit.retrieval.gate import GateDecision
 from clearvit.retrieval.matching.patch_matching import LocalFeatures, match
 
-TRANSPORT = Matching()
+CHAMFER = Matching()
 BLOCK = 256  # queries compared with the whole gallery at once
 
 
@@ -109,7 +109,7 @@ def rerank_nearest(
     queries: LocalFeatures,
     gallery: LocalFeatures,
     *,
-    matching: Matching = TRANSPORT,
+    matching: Matching = CHAMFER,
     weight: float | GateDecision = 1.0,
     top: int = 100,
 ) -> RerankResult:
@@ -143,7 +143,7 @@ def rerank(
     queries: LocalFeatures,
     gallery: LocalFeatures,
     *,
-    matching: Matching = TRANSPORT,
+    matching: Matching = CHAMFER,
     weight: float | GateDecision = 1.0,
     top: int = 100,
 ) -> RerankResult:

@@ -9,6 +9,7 @@ from clearvit.retrieval.config import Matching
 from clearvit.retrieval.index.index import Index
 from clearvit.retrieval.matching.patch_matching import LocalFeatures
 from clearvit.retrieval.matching.pooling import pool_patches
+from clearvit.retrieval.neighbor_reranking import score_by_neighbors
 from clearvit.retrieval.reranking import rerank
 from tests.helpers.hostile import write_hostile
 from tests.helpers.made_photos import write_photos
@@ -75,6 +76,20 @@ def test_reranking_equals_rerank_on_tokens(index, tiny, photos, method):
     # patches are kept in float16
     torch.testing.assert_close(scores, expected.score[0][expected.order[0]], atol=2e-3, rtol=0)
     assert hits[4].patch_similarity is None and "0.5" in hits.note
+
+
+@pytest.mark.parametrize("by", ["expansion", "reciprocal"])
+def test_descriptors_can_rerank_too(index, tiny, photos, by):
+    query = photos / "cats/1.png"
+    plain = index.search(query, k=9)
+    hits = index.search(query, k=9, rerank=6, rerank_by=by, neighbors=3)
+    tokens = tiny.tokens([photos / name for name in plain.names])
+    units = F.normalize(tokens.cls, dim=-1)
+    expected = score_by_neighbors(units[0], units[:6], by, 3)
+    order = expected.argsort(descending=True, stable=True).tolist()
+    assert hits.names == [plain.names[i] for i in order] + plain.names[6:]
+    assert [hit.score for hit in hits[:6]] == pytest.approx(expected[order].tolist(), abs=1e-4)
+    assert hits[0].patch_similarity is None and "first 6" in hits.note
 
 
 def test_the_gate_keeps_the_ranking_of_a_small_collection_and_says_so(index, photos):

@@ -49,7 +49,7 @@ def test_text_queries_of_a_model_with_a_text_tower(photos, tmp_path):
     with pytest.raises(ImageError, match="text has no patches"):
         hits[0].explanation()
     with pytest.raises(ModelError, match="descriptors"):
-        index.search(photos / "cats/5.png", rerank=2, weight=1, cross=True)
+        index.search(photos / "cats/5.png", rerank=2, weight=1, cross="correlation")
 
 
 def other_weights():
@@ -162,7 +162,7 @@ def test_families_are_searched_and_explained(photos, tmp_path, family, descripto
     backbone = load(family(tmp_path / "model"))
     index = Index.build(backbone, photos, out=tmp_path / "index", grid=2, size=64)
     assert (index.spec.descriptor, index.spec.patch_weights) == (descriptor, weights)
-    for matching in ({"mass": "auto"}, {"cross": True}, {"method": "mutual"}):
+    for matching in ({"mass": "auto"}, {"cross": "correlation"}, {"method": "mutual"}):
         hits = index.search(photos / "cats/7.png", rerank=4, weight=0.5, **matching)
         assert hits.names[0] == "cats/7.png"
         assert hits[0].explanation().score == pytest.approx(hits[0].score, abs=1e-3)

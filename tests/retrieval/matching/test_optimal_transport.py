@@ -201,8 +201,6 @@ def test_automatic_mass_finds_the_planted_overlap(shared):
 
 def test_automatic_mass_is_everything_where_nothing_stands_out():
     assert (transport(torch.full((3, 9, 9), 0.4), mass="auto").mass == 1).all()
-    alike = F.normalize(torch.randn(2, 49, 64), dim=-1)
-    assert transport(alike[0] @ alike[1].T, mass="auto").mass == 1
 
 
 def test_each_pair_can_have_its_own_mass():

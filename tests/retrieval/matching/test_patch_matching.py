@@ -52,7 +52,7 @@ def test_cross_correlation_without_agreement_is_flagged_and_uniform():
     assert (local[0] @ against[0] <= 0).all()
     query = LocalFeatures(local[:1], descriptors=descriptors[:1])
     other = LocalFeatures(local[1:2], descriptors=against)
-    found = match(query, other, Matching(cross=True))
+    found = match(query, other, Matching(cross="correlation"))
     assert not found.valid.any() and found.score.isfinite().all()
 
 
@@ -60,7 +60,7 @@ def test_weights_and_partial_mass_reach_transport():
     _, images, _ = planted_collection(classes=2, members=2)
     local, weights = images.patches, torch.rand(4, 9)
     images = LocalFeatures(local, weights)
-    found = match(images[:1], images[1:], Matching(mass=0.6, epsilon=0.1))
+    found = match(images[:1], images[1:], Matching("transport", mass=0.6, epsilon=0.1))
     for k in range(3):
         direct = transport(local[0] @ local[k + 1].T, weights[0], weights[k + 1], 0.1, 0.6)
         assert float(found.score[k]) == pytest.approx(float(direct.score), abs=1e-5)

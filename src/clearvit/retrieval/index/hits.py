@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
 from PIL import Image
 
+from clearvit.backbones.backbone import Backbone
 from clearvit.errors import ImageError
 from clearvit.files import check_replaceable
-from clearvit.images import read_image
-from clearvit.images.remote import is_url, store_of
 from clearvit.retrieval.config import Matching
-from clearvit.retrieval.explanation import Explanation, explain_pair
+from clearvit.retrieval.explanations.explanation import Explanation, explain_pair
+from clearvit.retrieval.explanations.fine_tokens import FineTokens, extract_fine
+from clearvit.retrieval.explanations.seen_image import check_store, read_seen
 from clearvit.retrieval.image_features import ImageFeatures
 from clearvit.retrieval.index.arrow_rows import Entry
 from clearvit.retrieval.index.store import Store
+from clearvit.retrieval.matching.parts import find_parts
 
 Box = tuple[int, int, int, int]
-
-# A pair that was not ranked by its patches is shown with what has a counterpart.
-ILLUSTRATION = Matching(mass="auto")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,22 @@ class Query:
     note: str = ""  # what to know about the model of the query
     region: Box | None = None  # of the image, where a part of it was searched for
     image: Image.Image | None = field(default=None, repr=False)  # all of it, if there is a region
+    size: tuple[int, int] | None = None  # (height, width) in pixels that the model sees
+    backbone: Backbone | None = field(default=None, repr=False, compare=False)  # that encoded it
+
+    @cached_property
+    def fine_tokens(self) -> FineTokens | None:
+        """Tokens on a fine grid, for explanations; None if there is no image to read."""
+        try:
+            return self.extract_fine(read_seen(self.source, self.name))
+        except ImageError:
+            return None
+
+    def extract_fine(self, image: Image.Image) -> FineTokens | None:
+        """Extract fine tokens of an image by the model of the query; None if it is not known."""
+        if self.backbone is None or self.size is None:
+            return None
+        return extract_fine(self.backbone, image, self.size)
 
 
 @dataclass(frozen=True)
@@ -70,15 +86,8 @@ class Hit:
 
     def read(self) -> Image.Image:
         """Read the file; one at a URL only if the index or the query is in the same bucket."""
-        if not self.path:
-            raise ImageError(f"'{self.name}' was indexed from memory, so there is no file to draw.")
-        named = {store_of(str(place)) for place in (self.store.location, self.query.source)}
-        if is_url(self.path) and store_of(self.path) not in named:
-            raise ImageError(
-                f"'{self.name}' is at '{self.path}'; an image at a URL is drawn only if the index"
-                " or the query is in the same bucket."
-            )
-        return read_image(self.path)
+        check_store(self.path, self.name, (self.store.location, self.query.source))
+        return read_seen(self.path or None, self.name)
 
     def explanation(self) -> Explanation:
         """Take the score apart; patches that were not compared for it are compared now."""
@@ -88,17 +97,36 @@ class Hit:
         if rows.features is None or not rows.entries:
             raise ImageError(f"'{self.name}' is no longer in the index; search again.")
         spec = self.store.spec
-        return explain_pair(
-            self.query.features.local_features(spec),
-            rows.features.local_features(spec),
+        query, hit = (one.local_features(spec) for one in (self.query.features, rows.features))
+        explanation = explain_pair(
+            query,
+            hit,
             spec.grid,
-            matching=self.matching if self.patch_similarity is not None else ILLUSTRATION,
+            matching=self.matching,
             global_similarity=self.global_similarity,
             weight=self.weight,
         )
+        fine = self._fine_pair()
+        if fine is None:  # what the index keeps is coarse, but it is there
+            stored = (spec.grid, spec.grid)
+            parts = find_parts(query.patches[0].float(), hit.patches[0].float(), stored)
+        else:
+            parts = find_parts(fine[0].patches, fine[1].patches, (fine[0].grid, fine[1].grid))
+        return replace(explanation, parts=parts)
+
+    def _fine_pair(self) -> tuple[FineTokens, FineTokens] | None:
+        """Fine tokens of query and hit, if both images can be read."""
+        ours = self.query.fine_tokens
+        if ours is None:
+            return None
+        try:
+            theirs = self.query.extract_fine(self.read())
+        except ImageError:  # gone, or where it must not be read from
+            return None
+        return None if theirs is None else (ours, theirs)
 
     def explain(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Draw query and hit with their strongest matches, and write the figure as PNG.
+        """Draw query and hit with the parts they share, and write the figure as PNG.
 
         A hit of a region is drawn with its box.
 
@@ -106,7 +134,7 @@ class Hit:
         `overwrite`.
         """
         from clearvit.report.figure import save_figure
-        from clearvit.retrieval.explanation_page import draw_explanation
+        from clearvit.retrieval.explanations.explanation_figure import draw_explanation
         from clearvit.retrieval.regions.region_page import draw_regions
 
         if not overwrite:

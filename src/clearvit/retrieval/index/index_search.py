@@ -13,11 +13,16 @@ from clearvit.retrieval.config import Matching, SearchConfig
 from clearvit.retrieval.gate import GateDecision, gate_reranking, sample_gate
 from clearvit.retrieval.index.hits import Hit, Hits, Query
 from clearvit.retrieval.index.store import Rows, Store
+from clearvit.retrieval.neighbor_reranking import score_by_neighbors
 from clearvit.retrieval.reranking import Nearest, rerank_nearest
 
 STALE = 0.1  # fraction by which a collection may grow or shrink before the gate decides anew
 RERANKED = 100  # images, where the index chose that patches are compared
 CHOSEN = Matching("chamfer")  # how, if it did
+NEIGHBOR_NOTES = {
+    "expansion": "the similarity with the query and its nearest images together",
+    "reciprocal": "the neighbors that they share with the query (k-reciprocal)",
+}
 BY_DESCRIPTORS = "Ranked by the similarity of descriptors."
 
 
@@ -26,6 +31,8 @@ def search_store(store: Store, query: Query, config: SearchConfig) -> Hits:
     assert query.features is not None
     config = _as_chosen(store, config)
     depth = config.rerank or 0
+    if depth and config.rerank_by != "patches":
+        return _search_by_neighbors(store, query, config, depth)
     weight: float | GateDecision = 0.0
     if depth:
         weight = decide_gate(store, config.matching) if config.weight is None else config.weight
@@ -51,6 +58,8 @@ def search_store(store: Store, query: Query, config: SearchConfig) -> Hits:
 def _as_chosen(store: Store, config: SearchConfig) -> SearchConfig:
     """Fill in what was chosen for the collection when it was indexed, where nothing is asked."""
     weight = store.spec.weight
+    if config.rerank is None and config.rerank_by != "patches":
+        return replace(config, rerank=RERANKED)
     if config.rerank is None:
         if weight == 0 and config.weight is None:
             return replace(config, rerank=0)
@@ -59,6 +68,35 @@ def _as_chosen(store: Store, config: SearchConfig) -> SearchConfig:
     if config.weight is None and weight > 0 and config.matching == CHOSEN:
         return replace(config, weight=weight)
     return config
+
+
+def _search_by_neighbors(store: Store, query: Query, config: SearchConfig, depth: int) -> Hits:
+    """Search by descriptor and re-rank the first `depth` by descriptors alone."""
+    assert query.features is not None
+    asked = query.features.descriptors[0]
+    rows = store.nearest(
+        asked,
+        max(config.k, depth),
+        where=config.where,
+        with_features=True,
+        exact=config.exact,
+    )
+    near = rows.similarity.tolist()
+    order = sorted(range(len(near)), key=lambda i: (-near[i], rows.entries[i].name))
+    head, tail = order[:depth], order[depth:]
+    scores = dict(zip(order, (near[i] for i in order), strict=True))
+    if head and rows.features is not None:
+        found = score_by_neighbors(
+            asked, rows.features.descriptors[head], config.rerank_by, config.neighbors
+        )
+        scores |= dict(zip(head, found.tolist(), strict=True))
+        head = [head[i] for i in found.argsort(descending=True, stable=True).tolist()]
+    hits = [
+        Hit(rank, scores[i], near[i], None, 0.0, rows.entries[i], query, config.matching, store)
+        for rank, i in enumerate([*head, *tail][: config.k], 1)
+    ]
+    note = f"The first {depth} re-ranked by {NEIGHBOR_NOTES[config.rerank_by]}."
+    return Hits(hits, query=query, note=f"{note} {query.note}".strip())
 
 
 def decide_gate(store: Store, matching: Matching) -> GateDecision:

@@ -67,4 +67,4 @@ def encode_query(
         name = f"{name} [{','.join(map(str, region))}]"
     pixels = preprocessing(image, spec.size)[None]
     features = extract_features(backbone, pixels.to(backbone.device, backbone.dtype), spec)
-    return Query(name, features, source, aspect, note, box, whole)
+    return Query(name, features, source, aspect, note, box, whole, spec.size, backbone)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-SEPARATE = 0.8  # explained variance; a normal distribution reaches 0.64 and a uniform one 0.75
 LEAST = 0.05  # of the mass; a plan that moves nothing has no score
+SEPARATE = 0.8  # explained variance; a normal distribution reaches 0.64 and a uniform one 0.75
+RECIPROCAL = 2  # places: a patch has a counterpart that it is among the best two of
 
 
 @torch.no_grad()
 def estimate_mass(similarity: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """Estimate the fraction of mass that has a counterpart, pair by pair, without labels.
 
-    Each location is judged by its best match. If these values, of both images together, fall into
-    two groups (the best split explains at least SEPARATE of their variance), the mass of the upper
-    group is moved: the smaller of the two images' fractions. Else all of it.
+    A location has a counterpart if it is among the best two for the location that is best for it:
+    where the other image does not show the thing, that location has better partners. And where the
+    best similarities of all locations fall into two groups (the best split explains at least
+    SEPARATE of their variance), it must belong to the upper one.
 
     Args:
         similarity: (..., R, Q).
@@ -23,17 +25,33 @@ def estimate_mass(similarity: Tensor, u: Tensor, v: Tensor) -> Tensor:
         v: Weights of the columns, (..., Q), that sum to 1.
 
     Returns:
-        Fractions in [LEAST, 1], (...).
+        The smaller of the two images' fractions, in [LEAST, 1], (...).
     """
     blocked = (u[..., :, None] <= 0) | (v[..., None, :] <= 0)
     allowed = similarity.masked_fill(blocked, -torch.inf)
-    rows, columns = allowed.amax(-1), allowed.amax(-2)
-    values = torch.cat([rows, columns], -1)
+    sides = ((allowed, u), (allowed.transpose(-1, -2), v))
+    level = _level(*(one.amax(-1) for one, _ in sides), u, v)[..., None]
+    ours, theirs = (
+        (weights * (_has_counterpart(one) & (one.amax(-1) > level))).sum(-1)
+        for one, weights in sides
+    )
+    return torch.minimum(ours, theirs).clamp(LEAST, 1)
+
+
+def _level(rows: Tensor, columns: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """Give the best similarity (...) above which a match is one, if there are two groups."""
     weights = torch.cat([u, v], -1) / 2
-    level, explained = otsu_split(values.masked_fill(weights <= 0, 0.0), weights)
-    upper = [(m * (best > level[..., None])).sum(-1) for best, m in ((rows, u), (columns, v))]
-    fraction = torch.minimum(*upper).clamp(LEAST, 1)
-    return torch.where(explained >= SEPARATE, fraction, torch.ones_like(fraction))
+    values = torch.cat([rows, columns], -1).masked_fill(weights <= 0, 0.0)
+    level, explained = otsu_split(values, weights)
+    return torch.where(explained >= SEPARATE, level, -torch.inf)
+
+
+def _has_counterpart(similarity: Tensor) -> Tensor:
+    """Tell which rows of (..., R, Q) are among the best of their own best column, (..., R) bool."""
+    best, column = similarity.max(-1)
+    places = min(RECIPROCAL, similarity.shape[-2])
+    needed = similarity.topk(places, dim=-2).values[..., -1, :]  # (..., Q)
+    return (best >= needed.gather(-1, column)) & best.isfinite()
 
 
 def otsu_split(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,21 @@ class TransportResult:
     converged: Tensor  # (...) bool
     iterations: Tensor  # (...)
     degenerate: Tensor  # (...) bool: weights were zero everywhere and were taken as uniform
+    u: Tensor  # (..., R): row weights, sum 1
+    v: Tensor  # (..., Q): column weights, sum 1
+
+    @property
+    def complete_plan(self) -> Tensor:
+        """The plan with what it did not move spread over all that is left, (..., R, Q).
+
+        Its row sums are u and its column sums v whatever the mass, so sums of plan x similarity
+        can be compared between pairs of different mass: what has no counterpart counts as matched
+        at random.
+        """
+        rows = (self.u - self.plan.sum(-1)).clamp(min=0)
+        columns = (self.v - self.plan.sum(-2)).clamp(min=0)
+        left = columns.sum(-1).clamp(min=torch.finfo(columns.dtype).tiny)
+        return self.plan + rows[..., :, None] * columns[..., None, :] / left[..., None, None]
 
 
 def transport(
@@ -79,6 +94,8 @@ def transport(
         converged=(residual <= goal * total).reshape(lead),
         iterations=iterations.reshape(lead),
         degenerate=(empty_u | empty_v).reshape(lead),
+        u=u.reshape(*lead, rows),
+        v=v.reshape(*lead, columns),
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from clearvit.errors import ModelError
 from clearvit.retrieval.config import Matching
 from clearvit.retrieval.matching.optimal_transport import transport
 from clearvit.retrieval.patch_weights import (
-    cross_correlation,
+    cross_weights,
     has_positive_correlation,
     normalize_weights,
 )
@@ -57,8 +58,11 @@ def match(query: LocalFeatures, candidates: LocalFeatures, matching: Matching) -
     u, v, replaced = pair_weights(query, candidates, matching)
     if matching.method == "transport":
         moved = transport(similarity, u, v, matching.epsilon, matching.mass)
-        valid = moved.converged & ~moved.degenerate & ~replaced & moved.score.isfinite()
-        return MatchResult(moved.score, moved.mass, valid)
+        score = moved.score
+        if matching.mass == "auto":  # pairs of different mass must be comparable
+            score = (moved.complete_plan * similarity).sum((-2, -1))
+        valid = moved.converged & ~moved.degenerate & ~replaced & score.isfinite()
+        return MatchResult(score, moved.mass, valid)
     score = (mutual if matching.method == "mutual" else chamfer)(similarity, u, v)
     return MatchResult(score, torch.ones_like(score), score.isfinite() & ~replaced)
 
@@ -106,18 +110,29 @@ def pair_weights(
     u = _own_weights(query).expand(len(candidates), -1)
     v = _own_weights(candidates)
     replaced = torch.zeros(len(candidates), dtype=torch.bool, device=u.device)
-    if matching.cross:
-        ours, theirs = query.descriptors, candidates.descriptors
-        if ours is None or theirs is None:
-            raise ModelError(
-                "cross-correlation needs descriptors in the space of the patches; pass"
-                " LocalFeatures(descriptors=...)."
-            )
+    if matching.cross != "none":
+        ours, theirs = _whole(query, matching), _whole(candidates, matching)
         own, other = _patches(query), _patches(candidates)
-        u, v = u * cross_correlation(theirs, own), v * cross_correlation(ours, other)
-        replaced = ~(has_positive_correlation(theirs, own) & has_positive_correlation(ours, other))
+        u = u * cross_weights(theirs, own, matching.cross)
+        v = v * cross_weights(ours, other, matching.cross)
+        if matching.cross == "correlation":
+            replaced = ~(
+                has_positive_correlation(theirs, own) & has_positive_correlation(ours, other)
+            )
     replaced = replaced | (u.sum(-1) <= 0) | (v.sum(-1) <= 0)
     return normalize_weights(u), normalize_weights(v), replaced
+
+
+def _whole(images: LocalFeatures, matching: Matching) -> Tensor:
+    """Give one unit vector for each image as a whole, (B, C)."""
+    if matching.cross_mean:
+        return F.normalize(_patches(images).mean(1), dim=-1)
+    if images.descriptors is None:
+        raise ModelError(
+            "cross weights need descriptors in the space of the patches; pass"
+            " LocalFeatures(descriptors=...), or use cross_mean=True."
+        )
+    return images.descriptors
 
 
 def _patches(images: LocalFeatures) -> Tensor:
