@@ -72,6 +72,16 @@ def test_auto_keeps_what_it_compared_and_says_why(tiny, place):
     assert "Look here next" in page and "prototypes" in page
 
 
+def test_halves_of_one_image_do_not_choose_the_classifier(tiny, place):
+    """The other half of an image is no new scene: there the probe wins and then loses."""
+    for i in (1, 2):
+        (place / f"examples/masks/{i}.png").unlink()
+        (place / f"examples/images/{i}.png").unlink()
+    choice = run(tiny, place, method="auto", refine="auto").segmenter.choice
+    assert choice.chosen.method == "mixed" and "halves of the labels" in str(choice)
+    assert {one.method for one in choice.candidates} == {"mixed"}
+
+
 def test_without_out_the_files_vanish_with_the_result(tiny, place):
     masks = run(tiny, place, out=None)
     folder = masks.folder
