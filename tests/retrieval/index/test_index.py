@@ -88,7 +88,8 @@ def test_descriptors_can_rerank_too(index, tiny, photos, by):
     expected = score_by_neighbors(units[0], units[:6], by, 3)
     order = expected.argsort(descending=True, stable=True).tolist()
     assert hits.names == [plain.names[i] for i in order] + plain.names[6:]
-    assert [hit.score for hit in hits[:6]] == pytest.approx(expected[order].tolist(), abs=1e-4)
+    scores = [hit.score for hit in hits[:6]]  # descriptors are kept in half precision
+    assert scores == pytest.approx(expected[order].tolist(), abs=1e-2)
     assert hits[0].patch_similarity is None and "first 6" in hits.note
 
 

@@ -110,7 +110,8 @@ def _enlarge(cells: Array, shape: tuple[int, ...]) -> Array:
     """Repeat cells (H, W) for pixels (height, width)."""
     rows = np.arange(shape[0]) * cells.shape[0] // shape[0]
     columns = np.arange(shape[1]) * cells.shape[1] // shape[1]
-    return cells[rows][:, columns]
+    enlarged: Array = cells[rows][:, columns]
+    return enlarged
 
 
 def _edge(mask: Array, width: int) -> Array:

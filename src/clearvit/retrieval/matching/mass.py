@@ -30,7 +30,7 @@ def estimate_mass(similarity: Tensor, u: Tensor, v: Tensor) -> Tensor:
     blocked = (u[..., :, None] <= 0) | (v[..., None, :] <= 0)
     allowed = similarity.masked_fill(blocked, -torch.inf)
     sides = ((allowed, u), (allowed.transpose(-1, -2), v))
-    level = _level(*(one.amax(-1) for one, _ in sides), u, v)[..., None]
+    level = _level(allowed.amax(-1), allowed.amax(-2), u, v)[..., None]
     ours, theirs = (
         (weights * (_has_counterpart(one) & (one.amax(-1) > level))).sum(-1)
         for one, weights in sides
