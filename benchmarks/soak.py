@@ -205,7 +205,7 @@ class Soak:
                 process.join()
                 self.kills[verb] += process.exitcode == -signal.SIGKILL
         last = self.start(verb, out)
-        last.join(600)
+        last.join(3600)  # however busy the machine is
         if last.is_alive():
             last.kill()
             last.join()
