@@ -46,7 +46,7 @@ def main() -> None:
     for folder in ("photos", "imagenet100", "flowers"):
         files += sorted((options.data / folder).rglob("*.jpg"))
     files = files[: options.images]
-    index = cv.Index.build(backbone, files, out=options.work / f"index-{options.images}")
+    index = cv.Index.build(backbone, files, out=options.work / f"{options.model}-{options.images}")
     rng = random.Random(7)
     cases = [one_case(index, files[i], rng) for i in rng.sample(range(len(files)), options.crops)]
     content = {
@@ -59,8 +59,9 @@ def main() -> None:
         "note": index.spec.note,
         "rows": {title: summarized(cases, title) for title in ("alone", "in its photo")},
     }
-    write_json(JSON, content)
-    write_page(content)
+    known = json.loads(JSON.read_text()) if JSON.exists() else {}
+    write_json(JSON, known | {options.model: content})
+    write_page(known | {options.model: content})
 
 
 def one_case(index: cv.Index, file: Path, rng: random.Random) -> dict[str, tuple[bool, float]]:
@@ -120,26 +121,29 @@ def summarized(cases: list[dict[str, tuple[bool, float]]], title: str) -> dict[s
     return {name: asdict(bootstrap(values)) for name, values in columns.items()}
 
 
-def write_page(content: dict[str, Any]) -> None:
-    names = list(next(iter(content["rows"].values())))
-    lines = [f"| query | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for title, row in content["rows"].items():
-        cells = []
-        for name in names:
-            digits = 2 if "mean" in name else 0
-            mean, low, high = (f"{row[name][key]:.{digits}f}" for key in ("mean", "low", "high"))
-            cells.append(f"{mean} [{low}, {high}]")
-        lines.append(f"| {title} | {' | '.join(cells)} |")
+def write_page(known: dict[str, Any]) -> None:
+    names = ("photo first, %", "IoU at least 0.5, %", "IoU, mean")
+    lines = [
+        f"| model | photos | parts | facet | query | {' | '.join(names)} |",
+        "|---" * (len(names) + 5) + "|",
+    ]
+    for model, content in known.items():
+        for title, row in content["rows"].items():
+            cells = [model, f"{content['images']:,}", content["crops"], content["facet"], title]
+            for name in names:
+                digits = 2 if "mean" in name else 0
+                shown = [f"{row[name][key]:.{digits}f}" for key in ("mean", "low", "high")]
+                cells.append("{} [{}, {}]".format(*shown))
+            lines.append(f"| {' | '.join(map(str, cells))} |")
     intro = " ".join((__doc__ or "").split("\n\n", 2)[2].split())
+    date = max(content["date"] for content in known.values())
     (RESULTS / "regions.md").write_text(
-        f"# Searching for a part of an image\n\n{intro}\n\n{content['model']} at"
-        f" {content['size']} px, {content['images']} photos, {content['crops']} parts, facet"
-        f" {content['facet']}, 7 x 7 patches of 64 bytes; 95 % intervals over parts."
-        f" {content['date']}. Reproduce: `python benchmarks/regions.py`\n\n"
+        f"# Searching for a part of an image\n\n{intro}\n\n224 px, 7 x 7 patches of 64 bytes; 95 %"
+        f" intervals over parts. {date}. Reproduce: `python benchmarks/regions.py`\n\n"
         + "\n".join(lines)
         + "\n"
     )
-    print(json.dumps(content, indent=1))
+    print((RESULTS / "regions.md").read_text())
 
 
 if __name__ == "__main__":
