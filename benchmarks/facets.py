@@ -40,10 +40,10 @@ from clearvit.retrieval.config import IndexConfig, Matching
 from clearvit.retrieval.facets.choice import Choice, choose
 from clearvit.retrieval.facets.crops import CroppedSample, extract_sample
 from clearvit.retrieval.facets.facet import FINAL, Facet, short_list
+from clearvit.retrieval.facets.planning import QUERIES, SAMPLE
 from clearvit.retrieval.facets.quantization import dequantize, quantize
 from clearvit.retrieval.gate import gate_reranking
 from clearvit.retrieval.image_features import RawFeatures, make_spec
-from clearvit.retrieval.index.planning import QUERIES, SAMPLE
 from clearvit.retrieval.matching.patch_matching import LocalFeatures
 from clearvit.retrieval.ranking_metrics import per_query_metrics
 from clearvit.retrieval.reranking import rerank

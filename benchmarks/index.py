@@ -33,8 +33,8 @@ from clearvit.retrieval.config import IndexConfig, Matching, SearchConfig
 from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
 from clearvit.retrieval.index.arrow_rows import Entry
 from clearvit.retrieval.index.hits import Query
-from clearvit.retrieval.index.region_search import search_region
 from clearvit.retrieval.index.store import Rows, Store
+from clearvit.retrieval.regions.region_search import search_region
 from clearvit.retrieval.reranking import Nearest, rerank_nearest
 from data import RESULTS
 

@@ -109,7 +109,7 @@ def _print_hits(hits: Hits) -> None:
 
 def _write_pages(found: list[Hits], out: Path) -> None:
     from clearvit.retrieval.explanation_page import explain_page
-    from clearvit.retrieval.index.region_page import region_page
+    from clearvit.retrieval.regions.region_page import region_page
 
     for number, hits in enumerate(found, 1):
         target = out if len(found) == 1 else out / f"{number:03d}.html"

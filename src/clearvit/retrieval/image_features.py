@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from clearvit.retrieval.patch_weights import (
     rollout,
     uniform_weights,
 )
-from clearvit.retrieval.whitening import Whitening
+from clearvit.retrieval.whitening import Whitening, whitenings_to_bytes
 from clearvit.schema import Rule, check_content, list_of, number, one_of, text, whole
 
 FORMAT = 3
@@ -93,6 +94,12 @@ class FeatureSpec:
     def same_space(self) -> bool:
         """Whether descriptors and patches can be compared with each other."""
         return self.descriptor != "joint" and self.facet == "token" and not self.whitening
+
+    def with_whitenings(self, whitenings: Mapping[str, Whitening]) -> FeatureSpec:
+        """Give the spec whitenings, under the names "descriptor" and "patches", and their hash."""
+        content = whitenings_to_bytes(dict(whitenings)) if whitenings else b""
+        name = hashlib.sha256(content).hexdigest() if content else ""
+        return dataclasses.replace(self, whitening=name, whitenings=dict(whitenings))
 
     def to_json(self) -> str:
         """Write the spec as one line of JSON, without the numbers of the whitening."""

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from PIL import Image
 
 from clearvit.errors import ImageError, ModelError, OptionError, StoreError
+from clearvit.retrieval.facets import planning
 from clearvit.retrieval.image_features import FeatureSpec, extract_features
-from clearvit.retrieval.index import planning
 from clearvit.retrieval.index.index import Index
-from clearvit.retrieval.index.region_search import maxsim
 from clearvit.retrieval.matching.pooling import pool_patches
+from clearvit.retrieval.regions.region_search import maxsim
 from tests.helpers.made_photos import write_photos
 
 pytest.importorskip("lancedb")
@@ -166,8 +166,8 @@ def test_a_region_outside_the_image_is_refused(real, region):
 
 def test_a_large_index_compares_the_nearest_descriptors_only(real, monkeypatch):
     index, folder = real
-    monkeypatch.setattr("clearvit.retrieval.index.region_search.SCANNED", 1)
-    monkeypatch.setattr("clearvit.retrieval.index.region_search.SHORTLIST", 2)
+    monkeypatch.setattr("clearvit.retrieval.regions.region_search.SCANNED", 1)
+    monkeypatch.setattr("clearvit.retrieval.regions.region_search.SHORTLIST", 2)
     hits = index.search(folder / "coffee.jpg", region=(100, 50, 500, 350), k=2)
     assert hits.names[0] == "coffee.jpg" and "nearest descriptors" in hits.note
     assert len(index.search(folder / "coffee.jpg", region=(100, 50, 500, 350), exact=True)) == 3

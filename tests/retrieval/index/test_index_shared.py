@@ -125,14 +125,14 @@ def test_what_two_writers_inserted_at_once_is_kept_once(small, tiny):
 def test_a_writer_that_finds_the_table_just_begun_by_another_goes_on(small, tiny, monkeypatch):
     """Both saw no table; the second to make it must not fail."""
     index = small[0]
-    where, opened = index.store.location, store_module._open_table
+    where, opened = index.store.location, store_module.open_table
     seen = []  # the slower one looks before the other has made its table
 
     def late(*place):
         seen.append(place)
         return None if len(seen) == 1 else opened(*place)
 
-    monkeypatch.setattr(store_module, "_open_table", late)
+    monkeypatch.setattr(store_module, "open_table", late)
     assert len(store_module.Store.create(where, index.spec, None)) == 4
     index.store.save_decision("a", "1")
     index.store.save_decision("a", "2")

@@ -107,7 +107,7 @@ class Hit:
         """
         from clearvit.report.figure import save_figure
         from clearvit.retrieval.explanation_page import draw_explanation
-        from clearvit.retrieval.index.region_page import draw_regions
+        from clearvit.retrieval.regions.region_page import draw_regions
 
         if not overwrite:
             check_replaceable(Path(path))

@@ -17,13 +17,12 @@ from clearvit.images import ImageSource, find_images
 from clearvit.options import with_options
 from clearvit.progress import Progress
 from clearvit.retrieval.config import IndexConfig, Matching, Region, SearchConfig
+from clearvit.retrieval.facets.planning import asked_config, fit_spec, has_outgrown, plan_spec
 from clearvit.retrieval.image_features import FeatureSpec, fingerprint_at
 from clearvit.retrieval.index.hits import Hit, Hits, Query
 from clearvit.retrieval.index.index_search import search_store
-from clearvit.retrieval.index.planning import asked_config, fit_spec, has_outgrown, plan_spec
 from clearvit.retrieval.index.query_encoding import OneImage, encode_query, open_query
 from clearvit.retrieval.index.query_model import check_named, check_query_model
-from clearvit.retrieval.index.region_search import search_region
 from clearvit.retrieval.index.store import Store
 from clearvit.retrieval.index.update import (
     Changes,
@@ -32,6 +31,7 @@ from clearvit.retrieval.index.update import (
     compare_images,
     write_images,
 )
+from clearvit.retrieval.regions.region_search import search_region
 
 Images = str | Path | Iterable[object]
 

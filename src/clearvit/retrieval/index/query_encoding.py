@@ -14,7 +14,7 @@ from clearvit.images import ImageSource, read_image
 from clearvit.retrieval.config import Region
 from clearvit.retrieval.image_features import FeatureSpec, extract_features
 from clearvit.retrieval.index.hits import Query
-from clearvit.retrieval.index.region_search import cut_region
+from clearvit.retrieval.regions.region_search import cut_region
 
 OneImage = str | Path | Image.Image | ImageSource
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearvit.errors import StoreError, missing_extra
+from clearvit.errors import StoreError
 from clearvit.retrieval.image_features import FeatureSpec, ImageFeatures
 from clearvit.retrieval.index.arrow_rows import (
     FILTERS,
@@ -32,6 +32,7 @@ from clearvit.retrieval.index.arrow_rows import (
     to_features,
 )
 from clearvit.retrieval.index.commits import clean_once, write
+from clearvit.retrieval.index.database import connect, open_table
 from clearvit.retrieval.index.filters import first_line, whole_filter, wrong_filter
 from clearvit.retrieval.index.whitening_table import (
     drop_whitenings,
@@ -76,8 +77,8 @@ class Store:
     ) -> Store:
         """Begin an index, or open the one that is there."""
         where = os.fspath(location)
-        database = _connect(where, storage)
-        if _open_table(database, name, where) is None:
+        database = connect(where, storage)
+        if open_table(database, name, where) is None:
             _check_empty(where)
             save_whitenings(database, where, spec)
             schema = table_schema(spec)
@@ -90,8 +91,8 @@ class Store:
         """Open an index to write to, if there is one."""
         where = os.fspath(location)
         missing = "://" not in where and not os.path.isdir(where)
-        database = None if missing else _connect(where, storage)
-        if database is None or _open_table(database, TABLE, where) is None:
+        database = None if missing else connect(where, storage)
+        if database is None or open_table(database, TABLE, where) is None:
             return None
         clean_once(where)
         return Store.open(location, storage)
@@ -107,8 +108,8 @@ class Store:
         if Store.find(location, storage) is None:  # which refuses a table of others
             return None
         where = os.fspath(location)
-        database = _connect(where, storage)
-        begun = _open_table(database, NEXT, where)
+        database = connect(where, storage)
+        begun = open_table(database, NEXT, where)
         text = ((begun.schema.metadata or {}) if begun is not None else {}).get(KEY)
         if begun is not None and (text is None or FeatureSpec.from_json(text.decode()) != spec):
             write(where, lambda: database.drop_table(NEXT))
@@ -126,7 +127,7 @@ class Store:
         write(self.location, replace_table)
         drop_whitenings(self._database, self.location, self.spec)
         for name in (NEXT, DECISIONS):  # decisions were made on the old images
-            if _open_table(self._database, name, self.location) is not None:
+            if open_table(self._database, name, self.location) is not None:
                 write(self.location, functools.partial(self._database.drop_table, name))
         return Store.open(self.location, storage)
 
@@ -137,8 +138,8 @@ class Store:
         """Open an index."""
         where = os.fspath(location)
         missing = "://" not in where and not os.path.isdir(where)  # connecting would make it
-        database = None if missing else _connect(where, storage)
-        table = None if missing else _open_table(database, name, where)
+        database = None if missing else connect(where, storage)
+        table = None if missing else open_table(database, name, where)
         if table is None:
             raise StoreError(
                 f"there is no index in '{where}'. Build one: clearvit index MODEL FOLDER --out"
@@ -288,7 +289,7 @@ class Store:
 
     def load_decision(self, key: str) -> str | None:
         """Read what `save_decision` wrote under a key; None if nothing."""
-        table = _open_table(self._database, DECISIONS, self.location)
+        table = open_table(self._database, DECISIONS, self.location)
         if table is None:
             return None
         chosen = f"key = {quote_names([key])}"
@@ -345,38 +346,6 @@ class Store:
         except (RuntimeError, OSError, ValueError):
             return False
         return True
-
-
-def _connect(location: str, storage: Mapping[str, str] | None) -> Any:
-    try:
-        import lancedb
-    except ImportError as error:
-        raise missing_extra("lancedb", "search", "an index of images") from error
-    if not location.isprintable():
-        raise StoreError(
-            f"{location!r} has a line break or another control character in its name, where an"
-            " index cannot lie. Choose another directory."
-        )
-    try:
-        # Zero: a long-lived reader sees what another process has added.
-        options = None if storage is None else dict(storage)
-        return lancedb.connect(
-            location, storage_options=options, read_consistency_interval=timedelta(0)
-        )
-    except (ValueError, RuntimeError, OSError) as error:
-        raise StoreError(f"cannot open '{location}': {error}") from error
-
-
-def _open_table(database: Any, name: str, location: str) -> Any:
-    """Open a table; None if there is none, or if its very first write was cut off."""
-    try:
-        return database.open_table(name)
-    except (ValueError, FileNotFoundError) as error:
-        if "not found" in str(error):
-            return None
-        raise StoreError(f"cannot read the index '{location}': {error}") from error
-    except (RuntimeError, OSError) as error:
-        raise StoreError(f"cannot read the index '{location}': {error}") from error
 
 
 def _check_empty(location: str) -> None:

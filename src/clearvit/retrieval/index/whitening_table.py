@@ -11,18 +11,10 @@ from clearvit.errors import StoreError
 from clearvit.retrieval.image_features import FeatureSpec
 from clearvit.retrieval.index.arrow_rows import whitening_schema
 from clearvit.retrieval.index.commits import write
-from clearvit.retrieval.whitening import Whitening, whitenings_from_bytes, whitenings_to_bytes
+from clearvit.retrieval.whitening import whitenings_from_bytes, whitenings_to_bytes
 
 WHITENINGS = "whitenings"
 LARGEST = 1 << 28  # bytes that are read
-
-
-def with_whitenings(spec: FeatureSpec, whitenings: dict[str, Whitening]) -> FeatureSpec:
-    """Give a spec its whitenings, under the names "descriptor" and "patches", and their hash."""
-    if not whitenings:
-        return replace(spec, whitening="", whitenings={})
-    name = hashlib.sha256(whitenings_to_bytes(whitenings)).hexdigest()
-    return replace(spec, whitening=name, whitenings=whitenings)
 
 
 def save_whitenings(database: Any, location: str, spec: FeatureSpec) -> None:

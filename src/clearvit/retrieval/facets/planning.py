@@ -15,7 +15,6 @@ from clearvit.retrieval.facets.choice import choose
 from clearvit.retrieval.facets.crops import extract_sample
 from clearvit.retrieval.facets.facet import FINAL, Facet, parse_facet, short_list
 from clearvit.retrieval.image_features import FeatureSpec, make_spec
-from clearvit.retrieval.index.whitening_table import with_whitenings
 
 ASKED = ("facet", "channels", "patch_format", "whiten")  # options that a spec remembers
 FEWEST = 100  # images from which something is fitted
@@ -80,7 +79,7 @@ def fit_spec(
     )
     named = {"descriptor": found.descriptor, "patches": found.patches}
     whitenings = {name: one for name, one in named.items() if one is not None}
-    fitted = with_whitenings(plain, whitenings)
+    fitted = plain.with_whitenings(whitenings)
     return replace(
         fitted,
         facet=str(found.facet),

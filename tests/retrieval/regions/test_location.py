@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clearvit.retrieval.facets.location import LENGTHS, STEPS, locate
+from clearvit.retrieval.regions.location import LENGTHS, STEPS, locate
 
 
 def worth(maps, part, whole, box):

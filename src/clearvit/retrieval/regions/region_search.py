@@ -15,10 +15,10 @@ from torch import Tensor
 
 from clearvit.errors import ImageError
 from clearvit.retrieval.config import Matching, Region, SearchConfig
-from clearvit.retrieval.facets.location import locate
 from clearvit.retrieval.index.arrow_rows import Entry, to_codes
 from clearvit.retrieval.index.hits import Box, Hit, Hits, Query
 from clearvit.retrieval.index.store import Store
+from clearvit.retrieval.regions.location import locate
 
 SCANNED = 20_000  # images up to which all are compared
 SHORTLIST = 2_000  # nearest by descriptor that are compared in larger indexes
