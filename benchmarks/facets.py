@@ -240,6 +240,7 @@ def measured(
     return {
         "images": len(data.images),
         "queries": len(odd.queries),
+        "crops": len(sample.crops[0].descriptors),
         "note": odd.choice.note if "auto" in options.methods else "",
         "best": best,
         "date": time.strftime("%Y-%m-%d"),

@@ -231,6 +231,15 @@ def recall(store: Store, queries: Tensor, approximate: bool) -> float:
     return found / (HITS * len(queries))
 
 
+def command(options: argparse.Namespace) -> str:
+    """The command that makes the page again."""
+    counts = " ".join(map(str, options.counts))
+    return (
+        f"python benchmarks/index.py --counts {counts} --queries {options.queries}"
+        f" --approximate-from {options.approximate_from} --clock {options.clock}"
+    )
+
+
 def page(rows: list[Measured], ratio: Spread, options: argparse.Namespace) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row.times))
     lines = []
@@ -253,7 +262,7 @@ def page(rows: list[Measured], ratio: Spread, options: argparse.Namespace) -> st
 {time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()} cores, {options.threads}
 threads, local disk, load of the machine {os.getloadavg()[0]:.1f}. Synthetic descriptors of
 {CHANNELS} channels in half precision and {SIDE} x {SIDE} patches of {WIDTH} bytes.
-Reproduce: `python benchmarks/index.py`. Build: seconds of writing and joining, without the network,
+Reproduce: `{command(options)}`. Build: seconds of writing and joining, without the network,
 {options.commit} images per write. Structure: seconds to prepare an approximate search. Times are
 {"of the clock" if options.clock == "wall" else "CPU time of all threads, on a busy machine"},
 p50 / p99 of {options.queries - 1} searches; "re-ranking 100" reads the patches of 100 candidates
