@@ -40,8 +40,8 @@ from clearvit.retrieval.config import IndexConfig, Matching
 from clearvit.retrieval.facets.choice import Choice, choose
 from clearvit.retrieval.facets.crops import CroppedSample, extract_sample
 from clearvit.retrieval.facets.facet import FINAL, Facet, short_list
+from clearvit.retrieval.facets.patch_codes import dequantize, quantize
 from clearvit.retrieval.facets.planning import QUERIES, SAMPLE
-from clearvit.retrieval.facets.quantization import dequantize, quantize
 from clearvit.retrieval.gate import gate_reranking
 from clearvit.retrieval.image_features import RawFeatures, make_spec
 from clearvit.retrieval.matching.patch_matching import LocalFeatures

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearvit.retrieval.facets.quantization import dequantize, quantize
+from clearvit.retrieval.facets.patch_codes import dequantize, quantize
 from clearvit.retrieval.image_features import OLDER, FeatureSpec, ImageFeatures
 
 KEY = b"clearvit"

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearvit.retrieval.facets.quantization import dequantize, quantize
+from clearvit.retrieval.facets.patch_codes import dequantize, quantize
 
 
 @given(st.integers(0, 10_000), st.floats(1e-6, 1e6))
