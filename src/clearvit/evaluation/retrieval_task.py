@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -31,7 +32,14 @@ from clearvit.retrieval.collected_features import (
     gate_features,
     search_features,
 )
-from clearvit.retrieval.config import Cross, IndexConfig, Matching, ResolvedWeights, SearchConfig
+from clearvit.retrieval.config import (
+    Cross,
+    IndexConfig,
+    Matching,
+    PatchWeights,
+    ResolvedWeights,
+    SearchConfig,
+)
 from clearvit.retrieval.image_features import make_spec, resolve_weights
 from clearvit.retrieval.ranking_metrics import per_query_metrics
 
@@ -69,7 +77,9 @@ def list_comparisons(backbone: Backbone, config: ComparedConfig) -> Iterator[Com
     """List the ways to compare that the options name; only transport has masses."""
     for method, asked in product(config.methods, config.patch_weights):
         cross = CROSS.get(asked, "none")
-        stored = "uniform" if asked in CROSS else resolve_weights(backbone, asked)
+        stored: ResolvedWeights = "uniform"
+        if asked not in CROSS:
+            stored = resolve_weights(backbone, cast(PatchWeights, asked))
         for mass in config.masses if method == "transport" else (1.0,):
             name = f"{method}, {stored if asked == 'auto' else asked}"
             name += "" if mass == 1 else f", mass {mass}"
