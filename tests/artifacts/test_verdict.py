@@ -25,6 +25,7 @@ def test_a_small_change_with_a_shift_is_no_finding():
     assert judge([], NOWHERE, moved(0.09)) == ()
     (finding,) = judge([], NOWHERE, moved(0.11))
     assert finding.kind == "non-equivariant" and "11 %" in finding.evidence
+    assert finding.title == "Features change with a shift"  # true beside artifact tokens too
     assert judge([], NOWHERE, moved(0.11, level=0.125)) == ()
     assert judge([], NOWHERE, None) == ()
 

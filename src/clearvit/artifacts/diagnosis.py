@@ -70,7 +70,7 @@ class Diagnosis:
     def __str__(self) -> str:
         """Give the verdict in words with its evidence, in a few lines."""
         lines = [
-            f"  {TITLES[one.kind][0]} (confidence {100 * one.confidence:.0f} %). {one.evidence}"
+            f"  {one.title} (confidence {100 * one.confidence:.0f} %). {one.evidence}"
             for one in self.findings
         ]
         lines = lines or [f"  {self._all_clear()}"]

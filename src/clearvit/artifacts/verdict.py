@@ -30,6 +30,7 @@ TITLES: dict[Verdict, tuple[str, Tone]] = {  # the verdict in words, on terminal
     "positional": ("Artifacts tied to positions of the grid", "bad"),
     "non-equivariant": ("No artifact tokens, but features change with a shift", "warn"),
 }
+ONE_OF_SEVERAL = {"non-equivariant": "Features change with a shift"}  # beside artifact tokens
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Finding:
     cutoff: float | None = None  # times the median norm of the image
     blocks: tuple[int, ...] = ()  # where, from 0
     peak: int | None = None  # the block where it is strongest
+
+    @property
+    def title(self) -> str:
+        """What it is in words, whatever else was found."""
+        return ONE_OF_SEVERAL.get(self.kind, TITLES[self.kind][0])
 
     @property
     def onset(self) -> int | None:

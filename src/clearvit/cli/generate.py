@@ -82,7 +82,7 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     else:
         shown["metavar"] = metavar_of(kind)
     if kind not in PLAIN and get_origin(kind) is not Literal:
-        shown["parser"] = functools.partial(_parse, kind)
+        shown["parser"] = _parser(kind)
         kind, default = str, None if default is None else show_value(default)
     if kind in (int, float):
         shown |= {"min": facts["minimum"], "max": facts["maximum"]}
@@ -97,11 +97,16 @@ def _without_none(hint: Any) -> Any:
     return rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007 - made at run time
 
 
-def _parse(kind: Any, text: Any) -> Any:
-    try:
-        return parse(kind, text)
-    except OptionError as error:
-        raise typer.BadParameter(str(error)) from error
+def _parser(kind: Any) -> Callable[[Any], Any]:
+    """Give the reader of a type; a function, since older versions of typer ask for its name."""
+
+    def read(text: Any) -> Any:
+        try:
+            return parse(kind, text)
+        except OptionError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return read
 
 
 def _build(kind: type[Options], values: dict[str, Any], given: set[str]) -> Options:

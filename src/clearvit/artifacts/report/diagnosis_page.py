@@ -121,7 +121,7 @@ def _verdict(diagnosis: Diagnosis) -> Section:
     inside: list[Element] = [Facts(_facts(diagnosis, finding))]
     for other in diagnosis.findings[1:]:
         sure = f"confidence {100 * other.confidence:.0f} %"
-        inside.append(Paragraph(f"Also: {TITLES[other.kind][0]} ({sure}). {other.evidence}"))
+        inside.append(Paragraph(f"Also: {other.title} ({sure}). {other.evidence}"))
     inside.append(Command(diagnosis.next_command, "Next:"))
     return Section("Verdict", (Notice(title, text, tone, tuple(inside)),))
 
