@@ -102,8 +102,8 @@ class Diagnosis:
             return MEANING["none"]
         return (
             f"{MEANING['none']} Shifting an image changes features by {100 * moved.ratio:.0f} % of"
-            f" the distance between different contents, which is small at this size (up to"
-            f" {100 * moved.level:.0f} %): a cure has little to gain."
+            f" the distance between different contents, not clearly more than the"
+            f" {100 * moved.level:.0f} % that count at this size: a cure has little to gain."
         )
 
     @property

@@ -19,6 +19,7 @@ from torch import Tensor
 from clearvit.backbones.backbone import Backbone
 from clearvit.images import ImageSource, batches
 from clearvit.options import Size
+from clearvit.stats import bootstrap
 
 SHIFT = 0.1  # of the grid, in whole patches
 VIEWS = 3  # forward passes per image
@@ -59,6 +60,11 @@ class Equivariance:
     def ratio(self) -> float:
         """Mean over the images."""
         return sum(self.ratios) / len(self.ratios)
+
+    @property
+    def matters(self) -> bool:
+        """Whether the whole 95 % interval of the mean lies beyond the level."""
+        return bootstrap(self.ratios).low > self.level
 
     @property
     def confidence(self) -> float:

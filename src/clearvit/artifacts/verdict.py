@@ -131,7 +131,7 @@ def _positional(position_stats: PositionStats) -> Finding | None:
 
 
 def _non_equivariant(moved: Equivariance | None) -> Finding | None:
-    if moved is None or moved.ratio <= moved.level:
+    if moved is None or not moved.matters:
         return None
     low, high = min(moved.ratios), max(moved.ratios)
     return Finding(

@@ -271,7 +271,7 @@ def _equivariance(moved: Equivariance | None) -> Section | None:
     ):
         mean = sum(values) / len(values)
         rows.append((name, f"{mean:.3f}", f"{min(values):.3f}", f"{max(values):.3f}"))
-    verdict = "noticeable" if moved.ratio > moved.level else "small"
+    verdict = "noticeable" if moved.matters else "small"
     text = (
         f"Shifted by whole patches, the same content changes its feature by"
         f" {100 * moved.ratio:.0f} % of the distance between different contents, on average over"
