@@ -65,7 +65,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--photos", type=int, default=24)
     parser.add_argument("--train", type=int, default=60, help="labelled images of the probe")
     parser.add_argument("--test", type=int, default=60)
-    parser.add_argument("--segmented", type=float, nargs="*", default=list(GAINS))
+    every = [key_of((name, gain)) for gain in GAINS for name in METHODS]
+    parser.add_argument("--segmented", nargs="*", default=every, help="rows with mIoU: 'fuse, 1.8'")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--page", action="store_true", help="only write the page again")
@@ -83,7 +84,7 @@ def measure(options: argparse.Namespace) -> None:
     everything: dict[Row, cv.Backbone] = {("dense", 1.0): dense, **models}
     counts = {}
     for row, model in everything.items():
-        if row[1] not in (1.0, *options.segmented) or not options.segmented:
+        if not options.segmented or key_of(row) not in ("dense, 1", *options.segmented):
             continue
         path = options.work / f"counts-{row[0].replace(' ', '-')}-{row[1]:g}.json"
         counts[row] = np.array(once(path, partial(counts_of, model, options)))
@@ -97,7 +98,7 @@ def measure(options: argparse.Namespace) -> None:
     command = f"--photos {options.photos} --rounds {options.rounds}"
     if options.segmented:
         command += f" --train {options.train} --test {options.test} --segmented "
-        command += " ".join(map(str, options.segmented))
+        command += " ".join(f"'{name}'" for name in options.segmented)
     else:
         command += " --segmented"
     content |= {"command": f"python benchmarks/plain_regions.py --work WORK {command}"}
@@ -208,6 +209,7 @@ def summarize(
         return {**found, "gain": 1.0, "setting": f"{SIZE} px"}
     if row in counts:
         found["mIoU minus dense"] = listed((metric(row) - metric(base)).interval())
+    if row in counts and rival in counts:
         found["mIoU minus fuse"] = listed((metric(row) - metric(rival)).interval())
     own, other = (np.array(cosines[key_of(one)]) for one in (row, rival))
     spread = Spread.of(times[key_of(row)])
