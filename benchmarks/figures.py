@@ -129,7 +129,7 @@ def retrieval(out: Path, _: int) -> None:
         photos = prepare_photos(Path(folder) / "images", None, parts=2)
         backbone = cv.load("demo", size=224)
         index = cv.Index.build(backbone, photos.everything, out=Path(folder) / "index")
-        index.search(photos.query, k=1, rerank=10, weight=1.0)[0].explain(out)
+        index.search(photos.query, k=1, rerank=10, weight=1.0)[0].explain(out, overwrite=True)
 
 
 def denoise(out: Path, size: int) -> None:
