@@ -67,7 +67,7 @@ def test_another_model_may_neither_continue_nor_ask(index, photos, tiny, tmp_pat
         Index.open(index.store.location, other)
     with pytest.raises(StoreError, match="32 channels"):
         Index.open(index.store.location, load(tiny_network(embed_dim=32, num_heads=2)))
-    with pytest.raises(StoreError, match="grid was"):
+    with pytest.raises(StoreError, match="grid: "):
         Index.build(tiny, photos, out=index.store.location, grid=2)
     with pytest.warns(UserWarning, match="one model"):
         allowed = Index.open(index.store.location, other, other_model=True)
@@ -87,7 +87,9 @@ def test_a_pruned_copy_of_the_model_may_ask(index, tiny, photos):
     assert hits.names[0] == "dogs/0.png" and again.names == hits.names
     assert "pruned" in again.note and "pruned" not in index.search(photos / "dogs/0.png").note
     score = index.explain(photos / "dogs/0.png", "dogs/0.png", backbone=pruned).score
-    assert score == pytest.approx(again[0].global_similarity, abs=1e-5) and score < 1 - 1e-5
+    assert (
+        score == pytest.approx(again[0].global_similarity, abs=1e-4) and score < 1 - 1e-5
+    )  # half precision
     with pytest.raises(StoreError, match="other_model=True"):
         index.search(photos / "dogs/0.png", backbone=other_weights())
 
