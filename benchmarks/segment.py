@@ -64,6 +64,7 @@ class Voc:
     def __init__(self, options: argparse.Namespace) -> None:
         self.splits = {n: read_masks(options.data / "voc", split=n) for n in ("train", "val")}
         self.work, self.shots, self.kinds = options.work, options.shots, options.features
+        self.draws = options.draws
         self.models = {"raw": cv.load("demo"), "cured": cv.load("demo", cure=True)}
         self.models = {name: use_whole_image(model) for name, model in self.models.items()}
         self.tested = range(0, len(self.splits["val"]), 2)
@@ -159,7 +160,7 @@ def run_auto(voc: Voc, kind: str = "raw") -> list[dict[str, Any]]:
     rows = [row for row in measured("auto") if row["shots"] not in voc.shots]
     features = voc.features(kind, "train")
     for shots in voc.shots:
-        for seed in range(DRAWS if shots < 20 else 3):
+        for seed in range(voc.draws):
             chosen = voc.draw(shots, seed)
             counts = [np.bincount(m[m >= 0], minlength=K) for m in _masks(voc, chosen)]
             items = plan_items(_Pixels(counts))  # type: ignore[arg-type]
@@ -220,7 +221,8 @@ def run_strokes(voc: Voc, kind: str = "fine, cured") -> list[dict[str, Any]]:
                     read = partial(strokes_of, voc)  # type: ignore[assignment]
                 data = collect(features, [(i, read) for i in chosen], K)
                 found = measure(voc, kind, fit_classifier("mixed", data))
-                rows.append({"shots": shots, "seed": seed, "labels": labels, **found})
+                case = {"shots": shots, "seed": seed, "labels": labels, "method": "mixed"}
+                rows.append({**case, **found})
             save("strokes", rows)
     return rows
 
@@ -269,6 +271,7 @@ def main() -> None:
     parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--part", choices=("methods", "auto", "strokes"), default="methods")
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS, help="some of the rows")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="of what auto chooses")
     parser.add_argument("--features", nargs="+", choices=FEATURES, default=list(FEATURES))
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()

@@ -127,15 +127,17 @@ def strokes_table(rows: list[Row]) -> str:
         few = by_draw(rows, "mIoU", shots=n, labels="strokes")
         both = sorted(set(full) & set(few))
         ratio = bootstrap([100 * few[s] / full[s] for s in both])
+        method = next(r["method"] for r in rows if r["shots"] == n)
         lines.append(
             [
                 str(n),
+                method,
                 shown(full),
                 shown(few),
                 f"{ratio.mean:.0f} % ({ratio.low:.0f} to {ratio.high:.0f})",
             ]
         )
-    return table(["examples per class", "masks", "strokes", "ratio"], lines)
+    return table(["examples per class", "method", "masks", "strokes", "ratio"], lines)
 
 
 def folder_part() -> list[str]:
@@ -210,7 +212,7 @@ def write_page(_: Callable[[], None] | None = None) -> None:
         parts += [
             "## Strokes",
             "Three straight pieces of the skeleton of each class in each example, radius 3 px at"
-            " 320 px; mixed on fine, cured tokens.",
+            " 320 px; fine, cured tokens.",
             strokes_table(strokes),
         ]
     parts += folder_part()
