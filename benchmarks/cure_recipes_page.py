@@ -27,6 +27,8 @@ def section(content: dict[str, Any]) -> str:
     photos, epochs, seeds = (content[key] for key in ("photos", "epochs", "seeds"))
     many = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
     judged = f"{content.get('labelled', 200)} labelled, {content.get('tested', 100)} judging"
+    if "linear" not in content["raw"]:
+        judged = "class tokens only, 500 images"
     tasks = [task for task in ("linear", "kNN", "1-NN", "top-1") if task in content["raw"]]
     lines = [
         f"\n## {content['model']}: {content['table']}\n",

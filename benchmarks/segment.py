@@ -35,6 +35,7 @@ from clearvit.segmentation.method_choice import (
     Judge,
     choose,
     count_pixels,
+    methods_to_try,
     plan_items,
     resize_evaluated,
 )
@@ -188,10 +189,10 @@ def run_auto(voc: Voc, kind: str = "raw") -> list[dict[str, Any]]:
                 return found
 
             judge = Judge(count)
-            best = choose(judge, METHODS, (1,), (False,))
-            rows.append(
-                {"shots": shots, "seed": seed, "chosen": best.method, "estimate": best.miou}
-            )
+            methods = methods_to_try(METHODS, items)
+            if len(methods) > 1:
+                methods = (choose(judge, methods, (1,), (False,)).method,)
+            rows.append({"shots": shots, "seed": seed, "chosen": methods[0]})
             save("auto", rows)
     return rows
 

@@ -85,6 +85,16 @@ def test_a_choice_that_cannot_be_made_says_so(tiny, place):
     assert "too few pixels are labelled" in str(masks.segmenter.choice)
 
 
+def test_halves_of_one_image_do_not_choose_the_classifier(tiny, place):
+    """The other half of an image is no new scene: there the probe wins and then loses."""
+    for i in (1, 2):
+        (place / f"examples/masks/{i}.png").unlink()
+        (place / f"examples/images/{i}.png").unlink()
+    choice = run(tiny, place, method="auto", refine="auto").segmenter.choice
+    assert choice.chosen.method == "mixed" and "halves of the labels" in str(choice)
+    assert {one.method for one in choice.candidates} == {"mixed"}
+
+
 def test_without_out_the_files_vanish_with_the_result(tiny, place):
     masks = run(tiny, place, out=None)
     folder = masks.folder

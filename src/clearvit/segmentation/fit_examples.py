@@ -29,6 +29,7 @@ from clearvit.segmentation.method_choice import (
     count_pixels,
     describe_items,
     mask_reader,
+    methods_to_try,
     plan_items,
     resize_evaluated,
 )
@@ -47,7 +48,7 @@ from clearvit.views.guidance import denormalize
 PARTS: tuple[Method, Method] = ("probe", "prototypes")  # of "mixed"
 FINER = 2  # the scale that is tried where none is given
 DECIDING = ("method", "unlabelled", "scale", "views", "refine", "size")  # options
-VERSION = "2"  # of the fit; another one makes masks again
+VERSION = "3"  # of the fit; another one makes masks again
 
 
 def key_of(backbone: Backbone, examples: Examples, config: SegmentConfig) -> str:
@@ -104,14 +105,16 @@ class Trial:
     def choose(self) -> Choice:
         """Decide what was left open; what was given is not measured unless there is a choice."""
         config = self.config
-        methods: Sequence[Method] = METHODS if config.method == "auto" else (config.method,)
+        methods: Sequence[Method] = methods_to_try(METHODS, self.items)
+        if config.method != "auto":
+            methods = (config.method,)
         finer = self.backbone.scale == 1 and min(self._grid()) > 1 and config.views is None
         scales = (1, FINER) if finer else (1,)
         if config.scale is not None:
             scales = (config.scale,)
         refines = (False, True) if config.refine == "auto" else (config.refine == "image",)
         only = Candidate(methods[0], scales[0], refines[0])
-        if len(methods) * len(scales) * len(refines) == 1:
+        if config.method != "auto" and len(scales) * len(refines) == 1:
             return Choice(only, (), "no held-out examples, since nothing was to choose")
         if not self._can_hold_out(scales[0]):
             return Choice(only, (), "no held-out examples, since too few pixels are labelled")

@@ -1,8 +1,9 @@
 """Which classifier, how fine, sharpened or not: by examples that are held out.
 
 Examples are left out by turns, whole images where every class has others, halves of the labelled
-pixels where a class has one image only. The preferred candidate is kept unless another is better
-on the held-out examples by more than resampling explains.
+pixels where a class has one image only; these choose how fine and whether to sharpen, but not the
+classifier. The preferred candidate is kept unless another is better on the held-out examples by
+more than resampling explains.
 """
 
 from __future__ import annotations
@@ -82,6 +83,16 @@ def plan_items(examples: Examples) -> tuple[Item, ...]:
         rows += [(index, half) for half in halves]
     folds = min(FOLDS, len(rows))
     return tuple(Item(index, half, n % folds) for n, (index, half) in enumerate(rows))
+
+
+def methods_to_try(methods: Sequence[Method], items: Sequence[Item]) -> Sequence[Method]:
+    """Give the methods that the items can tell apart: all of them, or the preferred one.
+
+    Halves of one image do not tell what carries over to another image. There the probe wins by what
+    is special about the image, and loses on others.
+    """
+    whole = all(item.half is None for item in items)
+    return methods if whole else methods[:1]
 
 
 def describe_items(items: Sequence[Item]) -> str:
