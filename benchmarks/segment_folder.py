@@ -57,9 +57,14 @@ def main() -> None:
             found = bootstrap(ratios)
             row = {"refine": refine, "ratio": [found.mean, found.low, found.high]}
             rows.append({**row, "CPU s per image": seconds})
+            save(options, rows, [])  # what is measured stays if the rest is stopped
             print(rows[-1], flush=True)
         model = Path(folder) / "none" / "fitted"
         memory = [peak_of(count, model, options) for count in options.memory]
+    save(options, rows, memory)
+
+
+def save(options: argparse.Namespace, rows: list[Any], memory: list[Any]) -> None:
     content = {"date": time.strftime("%Y-%m-%d"), "size": options.size, "rounds": options.rounds}
     content |= {"images": options.images, "rows": rows, "memory": memory}
     write_json(OUT, content)

@@ -166,8 +166,8 @@ def folder_part() -> list[str]:
         "## A folder",
         f"{found['date']}: `python benchmarks/segment_folder.py`. CPU time of `segment` with a"
         f" fitted model, relative to `tokens` on the same {found['images']} images at"
-        f" {found['size']} px in {found['rounds']} interleaved rounds, one thread. Peak memory of a"
-        f" process: {peaks} images.",
+        f" {found['size']} px in {found['rounds']} interleaved rounds, one thread."
+        + (f" Peak memory of a process: {peaks} images." if peaks else ""),
         table(["made", "ratio to extraction", "CPU seconds per image"], lines),
     ]
 
@@ -204,10 +204,11 @@ def write_page(_: Callable[[], None] | None = None) -> None:
     if chosen:
         parts += [
             "## What auto chooses",
-            "Raw tokens; the best of the four methods in hindsight on the validation images. From one"
-            " example per class nothing is chosen: halves of one image do not tell the methods apart"
-            " (they took the probe in one of six draws, and 5.3 points were lost), so the mixed"
-            " classifier stays, as it was better than the probe in all nine draws on training images."
+            "Raw tokens; the best of the four methods in hindsight on the validation images. From"
+            " one example per class nothing is chosen: halves of one image do not tell the methods"
+            " apart (they took the probe in one of six draws, and 5.3 points were lost), so the"
+            " mixed classifier stays, as it was better than the probe in all five draws on training"
+            " images."
             f" From five, the mixed classifier is within {largest_gap(rows, 5):.1f} points of the"
             " best in every draw; what auto chooses there was not measured with four methods.",
             auto_table(rows, chosen),
