@@ -57,7 +57,8 @@ Short cures, far from the default's length: they compare, and do not show what a
 distance to ten half-patch views that is gone on 24 held-out photos (percent); linear probe and kNN:
 mean IoU of 7 VOC classes; 1-NN: class tokens, 500 images. In brackets the paired difference to the
 raw model with its 95 % interval over images. File: what has to be passed on (the whole model where
-matrices train whole). Peak memory is that of the process, its libraries included."""
+matrices train whole). Peak memory is that of the process, its libraries included. Not run: the
+other ranks, PH-Reg's parts, ranks of the demo model, a second seed, and probes of the ranks."""
 
 
 if __name__ == "__main__":
