@@ -1,0 +1,104 @@
+"""Does `mass="auto"` find how much two images share?
+
+    python benchmarks/mass.py            # docs/results/mass.md
+
+Two crops of one photo, of half its width and height, shifted so that 0, 25, 50, 75 or 100 % of the
+area overlaps, and crops of two different photos; the demo model at 224 px, 7 x 7 patches, uniform
+weights. Means with 95 % intervals over photos that did not set the rule (every tenth from the
+fourth on). Writes benchmarks/results/mass.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+import clearvit as cv
+from clearvit.files import write_json, written_whole
+from clearvit.images import find_images, read_image
+from clearvit.retrieval import pool_patches
+from clearvit.retrieval.matching.mass import estimate_mass
+from clearvit.stats import bootstrap
+from data import DATA, RESULTS, data_path
+
+OUT = Path(__file__).parent / "results" / "mass.json"
+OVERLAPS = (1.0, 0.75, 0.5, 0.25, 0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=data_path, default=f"{DATA}/photos")
+    parser.add_argument("--photos", type=int, default=40)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    backbone = cv.load("demo", size=224)
+    images = [read_image(one.source) for one in find_images(options.data)[4::10][: options.photos]]
+    found: dict[str, list[float]] = {f"{100 * o:.0f} % of the area": [] for o in OVERLAPS}
+    found["different photos"] = []
+    previous = None
+    for image in images:
+        crops = [crop(image, 0.0), *(crop(image, 1 - overlap) for overlap in OVERLAPS)]
+        first, *others = features(backbone, crops)
+        for name, other in zip(found, others, strict=False):
+            found[name].append(mass(first, other))
+        if previous is not None:
+            found["different photos"].append(mass(first, previous))
+        previous = first
+    rows = {}
+    for name, values in found.items():
+        interval = bootstrap(np.array(values))
+        rows[name] = [interval.mean, interval.low, interval.high]
+    content = {
+        "command": "python benchmarks/mass.py",
+        "date": time.strftime("%Y-%m-%d"),
+        "photos": len(images),
+        "rows": rows,
+    }
+    write_json(OUT, content)
+    with written_whole(RESULTS / "mass.md") as part:
+        part.write_text(page(content), "utf-8")
+
+
+def crop(image: Image.Image, shift: float) -> Image.Image:
+    """Half of the image in each direction, moved to the right by a fraction of its own width."""
+    width, height = image.width // 2, image.height // 2
+    left, top = round(shift * width), image.height // 4
+    return image.crop((left, top, left + width, top + height))
+
+
+def features(backbone: cv.Backbone, crops: list[Image.Image]) -> torch.Tensor:
+    tokens = backbone.tokens(crops)
+    return F.normalize(pool_patches(tokens.patches, tokens.grid), dim=-1)
+
+
+def mass(one: torch.Tensor, other: torch.Tensor) -> float:
+    weights = torch.full((len(one),), 1 / len(one))
+    return float(estimate_mass(one @ other.T, weights, weights))
+
+
+def page(content: dict) -> str:
+    lines = [
+        "# How much two images share: the automatic mass of transport",
+        "",
+        f"{content['date']}: `{content['command']}`. Crops of half the width and height of"
+        f" {content['photos']} photos, shifted; demo model, 224 px, 7 x 7 patches.",
+        "",
+        "| two crops share | mass | 95 % interval |",
+        "|---|---|---|",
+    ]
+    for name, (mean, low, high) in content["rows"].items():
+        lines.append(f"| {name} | {mean:.2f} | {low:.2f} to {high:.2f} |")
+    notes = OUT.with_suffix(".notes.md")
+    if notes.exists():
+        lines += ["", notes.read_text("utf-8").rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
