@@ -8,6 +8,7 @@ from pathlib import Path
 
 from clearvit.backbones.load import CURED_DEMO
 from clearvit.demo.photos import Folders
+from clearvit.images import read_image
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,25 @@ def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
             out / "why.html",
         ),
         Step(
+            "Which photos show the middle of this one?",
+            (
+                *("search", str(out / "index"), image, "--region", middle_of(image), "--k", "3"),
+                *("--model", cured, "--out", str(out / "region.html")),
+            ),
+            out / "region.html",
+        ),
+        Step(
             "How much faster with fewer tokens?",
             (
                 *("bench", model, "--keep", "0.7", *size, "--batch", "1,8", "--no-memory"),
-                *("--rounds", str(pace.rounds), "--draw", image, *to("bench")),
+                *("--rounds", str(pace.rounds), "--images", held, "--draw", image, *to("bench")),
             ),
             folders["bench"] / "bench.html",
         ),
     ]
+
+
+def middle_of(image: str) -> str:
+    """Give the middle quarter of an image as x0,y0,x1,y1 in pixels."""
+    width, height = read_image(image).size
+    return f"{width // 4},{height // 4},{3 * width // 4},{3 * height // 4}"
