@@ -105,7 +105,7 @@ def page(content: dict[str, Any]) -> str:
     for key, row in content["rows"].items():
         model, loss = key.split(" / ")
         for setting, metric, old, new, (mean, low, high) in row["unseen"]:
-            apart = f"({100 * mean:+.1f}, {100 * low:+.1f} to {100 * high:+.1f})"
+            apart = f"({mean:+.1f}, {low:+.1f} to {high:+.1f})"
             cost = f"{row['cpu minutes']:.0f}, {row['report']['best_epoch']}"
             cells = (
                 model,

@@ -157,7 +157,7 @@ def page(content: dict[str, Any]) -> str:
     for key, row in content["rows"].items():
         name, collection = key.rsplit(" / ", 1)
         cells = [f"{row['structure'][measure]:.2f}" for measure in MEASURES]
-        base, after = 100 * row["base"], 100 * row["re-ranked"]
+        base, after = row["base"], row["re-ranked"]
         cells += [row["metric"], f"{base:.1f}", f"{after:.1f}", f"{after - base:+.1f}"]
         lines.append(f"| {name} | {collection} | {' | '.join(cells)} |")
     lines += ["", "## Does a measure predict the change?", ""]
