@@ -38,6 +38,7 @@ NOT_RUN = {
     "s3://": "needs a server; tests/retrieval/index/test_object_store.py starts one",
     "--engine ray": "starts a cluster; tests/shards/test_shards_killed.py does",
     "export AWS": "keys of a store",
+    "clearvit finetune": "trains until it helps; tests/finetuning does",
     "--probe sgd": "2,000 steps; with few of them by tests/evaluation/test_evaluate.py",
 }
 BEGINNINGS = ("clearvit ", "make ", "pip ", "python ", "accelerate ", "export ")
@@ -73,8 +74,9 @@ def workplace(tmp_path_factory):
     (folder / "photos").mkdir()
     for name in names:
         pixels = chance.integers(0, 255, (5, 6, 3), dtype=np.uint8)
-        Image.fromarray(pixels).resize((48, 40)).save(folder / name)
-    for name in ("flowers", "imagenet"):
+        side = (240, 200) if name == "cat.jpg" else (48, 40)
+        Image.fromarray(pixels).resize(side).save(folder / name)
+    for name in ("flowers", "imagenet", "classes", "cars"):
         class_folder(folder / name)
     annotated(voc_masks(folder / "VOC2012"))
     depth_folder(folder / "nyu")
@@ -83,7 +85,7 @@ def workplace(tmp_path_factory):
         save_png(folder / f"examples/{i}.png", pixels)
         save_png(folder / f"examples/{i}_mask.png", mask)
     cub(folder / "CUB_200_2011")
-    for name in ("small", "cured", "epoch-10", "epoch-20"):
+    for name in ("small", "cured", "own-cured", "tuned", "epoch-10", "epoch-20"):
         save(load(tiny_network(depth=12)), folder / name)
     made = (
         "prune dir:small --out pruned --scorer class",

@@ -29,7 +29,7 @@ def test_the_real_command_end_to_end(model, photo, tmp_path):
     content = json.loads((out / "bench.json").read_text())
     assert [row["batch"] for row in content["rows"]] == [1, 1, 2, 2]
     assert Image.open(content["drawn"][0]).width == 1600
-    assert done.stderr.strip().splitlines()[-1].startswith("next: clearvit compare")
+    assert done.stderr.strip().splitlines()[-1].startswith("next: clearvit export")
 
 
 def test_json(model):

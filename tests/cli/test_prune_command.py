@@ -90,7 +90,6 @@ def test_wrong_usage(model, arguments, words):
     [
         (("--epochs", "2"), "option of training"),
         (("photos", "--scorer", "fuse"), "needs no training"),
-        (("photos", "--keep", "2x"), "needs fractions"),
     ],
 )
 def test_options_that_contradict_the_images(model, tmp_path, arguments, words):

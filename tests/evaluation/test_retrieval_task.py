@@ -52,9 +52,9 @@ def test_rows_are_what_the_pure_functions_give(tiny, folder):
     features = extract_features(tiny, next(tiny.pixels(paths)), spec)
     similarity = features.descriptors @ features.descriptors.T
     similarity.fill_diagonal_(-torch.inf)
-    images = features.local_features(spec)
+    images, matching = features.local_features(spec), Matching(method="transport")
     for row, weight in ((base, 0.0), (again, 1.0)):
-        order = rerank(similarity, images, images, weight=weight, top=4).order
+        order = rerank(similarity, images, images, matching=matching, weight=weight, top=4).order
         for convention, tail in (("standard", ""), ("diml", " (diml)")):
             expected = retrieval_metrics(order, labels, convention, recall_at=(1, 5))
             assert row[f"P@1{tail}"].mean == pytest.approx(100 * expected.precision_at_1)

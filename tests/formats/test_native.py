@@ -275,7 +275,9 @@ def test_the_printed_code_runs(format, tmp_path):
     exec(done.loading, names)
     assert names["patches"].shape == (1, 25, 48)
     assert "behind the class token and 3 registers" in done.loading
-    assert "clearvit" not in done.loading.replace(str(tmp_path), "")
+    lines = done.loading.replace(str(tmp_path), "").splitlines()
+    guard = [line for line in lines if "do not match here" in line]  # of a broken torchvision
+    assert "clearvit" not in "\n".join(line for line in lines if line not in guard)
 
 
 def test_the_command(tmp_path):

@@ -10,7 +10,7 @@ from clearvit.backbones.load import load
 from clearvit.errors import ImageError, OptionError
 from clearvit.formats import quantization
 from clearvit.formats.export import export
-from clearvit.formats.graph import write_by_tracing
+from clearvit.formats.graph import Graph, write_by_tracing
 from clearvit.formats.to_runtime import _facts
 from clearvit.pruning.prune import prune
 from tests.conftest import tiny_network
@@ -106,7 +106,7 @@ def test_a_graph_of_fixed_batch_has_no_shape_that_depends_on_data(scorer, tmp_pa
 
     backbone = make_model(scorer=scorer)
     facts = _facts(backbone, "onnx", 1)
-    write_by_tracing(backbone, facts, tmp_path / "model.onnx")
+    write_by_tracing(Graph(backbone, facts, None), facts, tmp_path / "model.onnx")
     model = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "model.onnx"), data_prop=True)
     assert not {node.op_type for node in model.graph.node} & DYNAMIC
     initializers = {one.name for one in model.graph.initializer}

@@ -68,7 +68,7 @@ def _matrix(seen):
 @pytest.mark.parametrize("name", [n for n in BACKBONES if n != "no class token"])
 def test_blocks_run_on_what_the_class_token_looks_at(name):
     backbone = BACKBONES[name]()
-    pruned = prune(backbone, keep=0.6)
+    pruned = prune(backbone, keep=0.6, scorer="class")
     pixels = torch.randn(3, 3, 5 * backbone.patch[0], 7 * backbone.patch[1])
     tokens = pruned.tokens(pixels)
     with torch.no_grad():
@@ -144,9 +144,9 @@ def test_keeping_everything_is_the_dense_model_bit_for_bit(name):
 def test_fills_agree_on_the_kept_and_differ_as_they_say(backbone, fill):
     pixels = torch.randn(2, 3, 6 * backbone.patch[0], 6 * backbone.patch[1])
     chosen = fill_of(fill, backbone.width)
-    pruned = prune_with(backbone, keep=0.4, stages=[2], fill=chosen)
+    pruned = prune_with(backbone, keep=0.4, stages=[2], fill=chosen, scorer="class")
     tokens = pruned.tokens(pixels, norm=False, layers=[1])
-    plain = prune(backbone, keep=0.4, stages=[2]).tokens(pixels, norm=False)
+    plain = prune(backbone, keep=0.4, stages=[2], scorer="class").tokens(pixels, norm=False)
     kept, dropped = tokens.kept, ~tokens.kept
     assert torch.equal(tokens.kept, plain.kept)
     assert torch.allclose(tokens.patches[kept], plain.patches[kept], atol=1e-6)
@@ -206,7 +206,7 @@ def test_the_argument_stays_as_it_was(tiny):
 def test_captured_tensors_lie_on_the_full_grid(backbone):
     pixels = torch.randn(2, 3, 4 * backbone.patch[0], 5 * backbone.patch[1])
     kinds = ("query", "key", "value", "attention", "prefix_attention")
-    pruned = prune(backbone, keep=0.5, stages=[1, 3])
+    pruned = prune(backbone, keep=0.5, stages=[1, 3], scorer="class")
     dense = backbone.tokens(pixels, layers=[0, 3], capture=kinds)
     tokens = pruned.tokens(pixels, layers=[0, 3], capture=kinds)
     prefix = len(backbone.prefix_names)
@@ -224,7 +224,7 @@ def test_captured_tensors_lie_on_the_full_grid(backbone):
     masked = logits.masked_fill(~everyone[:, None, None], -torch.inf).softmax(-1)
     assert torch.allclose(masked, attention, atol=1e-5)
     with pytest.raises(ModelError, match="fill='similar'"):
-        prune(backbone, fill="mean").tokens(pixels, capture="key")
+        prune(backbone, fill="mean", scorer="class").tokens(pixels, capture="key")
 
 
 def test_a_predictor_that_drops_everyone_still_keeps_the_count(tiny):

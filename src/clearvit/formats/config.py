@@ -45,7 +45,7 @@ class ExportConfig(Options):
     )
     segmenter: str | None = option(
         None,
-        "segmenter.json of a run of segment: an onnx or openvino graph gives its class maps too.",
+        "File segmenter.json of a run of segment, whose class maps an onnx or openvino graph gives too.",
         panel="Output",
         shown="none",
     )

@@ -21,6 +21,8 @@ from clearvit.report.page import (
     write_html,
 )
 
+LEADS_UP = object()  # in the place of a link that would leave the directory
+
 
 def find_pages(sources: Sequence[Path]) -> list[Path]:
     """Find the pages of finished runs: the files given, and those in the directories given.
@@ -81,13 +83,13 @@ def _point_from(value: Any, page: Path, path: Path) -> Any:
     """Give data of one page with its links as seen from another; what leads up is dropped."""
     if isinstance(value, list):
         moved = [_point_from(part, page, path) for part in value]
-        return [part for part in moved if part is not None]
+        return [part for part in moved if part is not LEADS_UP]  # None is an empty cell
     if not isinstance(value, dict):
         return value
     if value.get("kind") != "Link":
         return {key: _point_from(part, page, path) for key, part in value.items()}
     place = os.path.relpath(page.parent / str(value.get("page")), path.parent)
-    return None if place.startswith("..") else {**value, "page": Path(place).as_posix()}
+    return LEADS_UP if place.startswith("..") else {**value, "page": Path(place).as_posix()}
 
 
 def _age(page: Path) -> tuple[int, Path]:
