@@ -45,7 +45,7 @@ class ExportConfig(Options):
     )
     segmenter: str | None = option(
         None,
-        "File segmenter.json of a run of segment, whose class maps an onnx or openvino graph gives too.",
+        "File segmenter.json of a run of segment; a graph (onnx, openvino) gives its class maps.",
         panel="Output",
         shown="none",
     )
