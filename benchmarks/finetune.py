@@ -112,8 +112,8 @@ def page(content: dict[str, Any]) -> str:
                 loss,
                 setting,
                 metric,
-                f"{100 * old:.1f}",
-                f"{100 * new:.1f} {apart}",
+                f"{old:.1f}",
+                f"{new:.1f} {apart}",
                 cost,
             )
             lines.append(f"| {' | '.join(cells)} |")
