@@ -16,6 +16,7 @@ from clearvit.microscopy.server.refusals import NotFound, Refused, TooLarge
 
 KEPT = 64  # uploads; the oldest go first
 KEPT_BYTES = 1 << 29
+DISCARDED = 1 << 26  # bytes of too large a file that are read all the same, to answer in peace
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Uploads:
         """
         refused = TooLarge(f"'{name}' is larger than {self.limit / 1e6:.0f} MB, the limit here.")
         if declared is not None and declared > self.limit:
+            if declared <= DISCARDED:
+                async for _ in content:  # else the client is cut off before it reads the answer
+                    pass
             raise refused
         path, size = Path(self._folder.name) / secrets.token_hex(16), 0
         try:
