@@ -32,7 +32,7 @@ COMMIT_SECONDS = 60.0  # between two commits
 
 @dataclass(frozen=True)
 class _Job:
-    """What all tasks need; whatever decides the rows is settled before the first of them."""
+    """What all tasks need; whatever decides the rows is chosen before the first of them."""
 
     recipe: LoadRecipe
     spec: FeatureSpec
