@@ -163,7 +163,7 @@ def _norms(comparison: Comparison) -> Section | None:
     registers = [row for row in known if row.register_norms]
     if registers:
         text = "; ".join(
-            f"{row.model}: {', '.join(f'{norm:.1f} {TIMES}' for norm in row.register_norms)}"
+            f"{row.model}: {min(row.register_norms):.1f} to {max(row.register_norms):.1f} {TIMES}"
             for row in registers
         )
         elements.append(
