@@ -51,7 +51,8 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
     assert found.experiments is not None
     attention = None if found.attention is None else str(found.attention)
     size = SIZES.get(model, 224)
-    return {"size": size, "attention": attention, "experiments": found.experiments.to_json()}
+    text = json.dumps(found.experiments.to_json()).replace(backbone.name, model)  # not a path
+    return {"size": size, "attention": attention, "experiments": json.loads(text)}
 
 
 def page(content: dict[str, Any]) -> str:
