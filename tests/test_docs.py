@@ -13,10 +13,19 @@ LARGE, SMALL = (
     re.compile(r"size=(224|336)\b"),
     "size=112",
 )  # pixels; a quarter of the time
+STORIES = {"tutorial.md"}  # pages whose code goes on where the block before it ended
+
+
+def code_of(page):
+    """Give the blocks of a page to run; those of a story as one."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    return ["\n".join(blocks)] if page.name in STORIES else blocks
+
+
 BLOCKS = [
     pytest.param(block, id=f"{page.name}-{number}")
     for page in PAGES
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    for number, block in enumerate(code_of(page))
 ]
 
 
