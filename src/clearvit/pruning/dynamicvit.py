@@ -9,8 +9,18 @@ from pathlib import Path
 from torch import Tensor
 
 from clearvit.backbones.blueprint import Blueprint, build_with, load_exactly
-from clearvit.backbones.sources.lvvit import PREDICTORS, describe_lvvit, is_lvvit, wrap_lvvit
-from clearvit.backbones.sources.state_dict import count_modules, fitting_heads, read_state_dict
+from clearvit.backbones.sources.checkpoint_file import (
+    count_modules,
+    fitting_heads,
+    read_checkpoint,
+)
+from clearvit.backbones.sources.lvvit import (
+    ANCHOR,
+    PREDICTORS,
+    describe_lvvit,
+    is_lvvit,
+    wrap_lvvit,
+)
 from clearvit.backbones.sources.timm import preprocessing_of
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
@@ -19,7 +29,7 @@ from clearvit.pruning.modules import Predictors
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.pruning_plan import make_plan
 
-BLOCKS, STAGES = re.compile(r"blocks\.(\d+)\."), re.compile(r"(\d+)\.")
+STAGES = re.compile(r"(\d+)\.")
 MOST_STAGES = 512
 
 
@@ -41,7 +51,7 @@ def import_dynamicvit(
         heads: Attention heads; else 64 channels for each, or 32, 16, 8 where 64 does not divide.
         fill: What a dropped patch shows on the full grid.
     """
-    state = read_state_dict(Path(path))
+    state = read_checkpoint(Path(path)).find(ANCHOR).state
     learned = {
         key.removeprefix(PREDICTORS): t for key, t in state.items() if key.startswith(PREDICTORS)
     }
@@ -68,7 +78,7 @@ def _dense(
 
 
 def _check_deit(plain: Mapping[str, Tensor], learned: Mapping[str, Tensor], path: str) -> None:
-    needed = ("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight")
+    needed = ("cls_token", "pos_embed", "patch_embed.proj.weight", ANCHOR)
     missing = [name for name in needed if name not in plain]
     if not learned:
         missing.append(f"{PREDICTORS}*")
@@ -90,7 +100,7 @@ def _blueprint(state: Mapping[str, Tensor], heads: int | None) -> Blueprint:
             "img_size": [side * patch[2], side * patch[3]],
             "patch_size": [patch[2], patch[3]],
             "embed_dim": width,
-            "depth": count_modules(state, BLOCKS),
+            "depth": count_modules(state),
             "num_heads": fitting_heads(width, heads),
             "num_classes": len(state["head.weight"]) if "head.weight" in state else 0,
         },

@@ -10,7 +10,7 @@ import argparse
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ HINTS = {  # a key of another library, and what loads its files
     " config.json",
     "visual.conv1.weight": "OpenCLIP: 'openclip:ARCH/FILE.safetensors'",
 }
+BLOCKS = re.compile(r"blocks\.(\d+)\.")
+HEAD_WIDTHS = (64, 32, 16, 8)  # DeiT and LV-ViT have 64 channels per head; no checkpoint says
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Checkpoint:
         shown = ", ".join(list(self.tensors)[:3])
         return (
             f"'{self.path}' holds {len(self.tensors)} tensors ({shown}, …), but none ends in"
-            f" '{anchor}', the first layer of this architecture. Is it a checkpoint of another"
+            f" '{anchor}', which every network of this kind has. Is it a checkpoint of another"
             " architecture? 'clearvit models PATTERN' lists them."
         )
 
@@ -116,6 +118,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise ModelError(f"'{path}' holds no tensors.")
     _check_sizes(tensors, path)
     return Checkpoint(path, tensors, _settings(content))
+
+
+def count_modules(state: Iterable[str], pattern: re.Pattern[str] = BLOCKS) -> int:
+    """Count modules by the highest number in their keys, the first group of the pattern."""
+    found = [pattern.match(key) for key in state]
+    return 1 + max((int(match[1]) for match in found if match), default=-1)
+
+
+def fitting_heads(width: int, heads: int | None = None) -> int:
+    """Check a number of attention heads, or guess it from the channels of a token."""
+    if heads is not None and (heads < 1 or width % heads):
+        raise ModelError(f"heads is {heads}; it must divide the {width} channels.")
+    return heads or next((width // size for size in HEAD_WIDTHS if width % size == 0), 1)
 
 
 def _load_pickle(path: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,14 +10,19 @@ from torch import Tensor
 from clearvit.backbones.blueprint import Blueprint, build_with
 from clearvit.backbones.guarded_timm import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from clearvit.backbones.preprocessing import Preprocessing
+from clearvit.backbones.sources.checkpoint_file import (
+    count_modules,
+    fitting_heads,
+    read_checkpoint,
+)
 from clearvit.backbones.sources.lvvit_network import ARCHITECTURES, PATCH
-from clearvit.backbones.sources.state_dict import count_modules, fitting_heads, read_state_dict
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError, closest
 from clearvit.options import PositionRule
 
 PREDICTORS = "score_predictor."
-_NEEDED = ("cls_token", "pos_embed", "patch_embed.conv1.weight", "blocks.0.attn.qkv.weight")
+ANCHOR = "blocks.0.attn.qkv.weight"  # of DeiT and LV-ViT
+_NEEDED = ("cls_token", "pos_embed", "patch_embed.conv1.weight", ANCHOR)
 
 
 def load_lvvit(name: str, positions: PositionRule | None = None) -> VitBackbone:
@@ -38,7 +42,7 @@ def load_lvvit(name: str, positions: PositionRule | None = None) -> VitBackbone:
             f"'lvvit:{architecture}' needs the path of a checkpoint file of its authors"
             f" (github.com/zihangJiang/TokenLabeling): 'lvvit:{architecture}@FILE'."
         )
-    state = read_state_dict(Path(file).expanduser())
+    state = read_checkpoint(Path(file).expanduser()).find(ANCHOR).state
     if any(key.startswith(PREDICTORS) for key in state):
         raise ModelError(
             f"'{file}' is a pruned LV-ViT with predictors; load it with"
@@ -79,7 +83,7 @@ def describe_lvvit(state: Mapping[str, Tensor], name: str, heads: int | None = N
     if missing or state["pos_embed"].ndim != 3:
         raise ModelError(f"'{name}' is no LV-ViT: it has no {', '.join(missing) or 'pos_embed'}.")
     rows, width = state["pos_embed"].shape[1:]
-    depth = count_modules(state, re.compile(r"blocks\.(\d+)\."))
+    depth = count_modules(state)
     side = round((rows - 1) ** 0.5)
     nearest = min(ARCHITECTURES, key=lambda one: abs(ARCHITECTURES[one]["depth"] - depth))
     return Blueprint(

@@ -27,7 +27,12 @@ from clearvit.backbones.guarded_timm import (
     timm,
 )
 from clearvit.backbones.preprocessing import Preprocessing
-from clearvit.backbones.sources.checkpoint_file import Checkpoint, Weights, read_checkpoint
+from clearvit.backbones.sources.checkpoint_file import (
+    Checkpoint,
+    Weights,
+    count_modules,
+    read_checkpoint,
+)
 from clearvit.errors import ModelError
 from clearvit.options import PositionRule
 from clearvit.schema import list_of, number
@@ -152,16 +157,13 @@ def _check_outline(outline: Any, state: Mapping[str, Tensor], name: str, file: P
     weight, own = state.get(FIRST), getattr(getattr(outline, "patch_embed", None), "proj", None)
     if weight is None or own is None or not isinstance(outline, (VisionTransformer, Eva)):
         return
-    depth = 1 + max(
-        (int(m[1]) for key in state if (m := re.match(r"blocks\.(\d+)\.", key))), default=-1
-    )
     patch = tuple(weight.shape[2:]) if weight.ndim == 4 else tuple(own.weight.shape[2:])
     differences = [
         f"{word} {theirs} in the file, {ours} in the architecture"
         for word, theirs, ours in (
             ("channels:", weight.shape[0], own.weight.shape[0]),
             ("pixels of a patch:", patch[0], own.weight.shape[2]),
-            ("blocks:", depth, len(outline.blocks)),
+            ("blocks:", count_modules(state), len(outline.blocks)),
         )
         if theirs != ours
     ]
