@@ -275,16 +275,16 @@ class Harmful:
 def test_a_file_that_would_run_code_is_refused(zipped, tmp_path):
     path = tmp_path / "x.pth"
     torch.save({"registers": Harmful()}, path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ModelError, match="could run any code"):
+    with pytest.raises(ModelError, match="could run code"):
         import_official(path)
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(ModelError, match="does not exist"):
+    with pytest.raises(ModelError, match="there is no checkpoint"):
         import_official(tmp_path / "nowhere.pth")
     with pytest.raises(ModelError, match="no student of PH-Reg"):
         import_official(saved({"weight": torch.zeros(2)}, tmp_path / "x.pth"))
-    with pytest.raises(ModelError, match="no state dict of a student: epoch"):
+    with pytest.raises(ModelError, match="holds no tensors"):
         import_official(saved({"epoch": 3}, tmp_path / "y.pth"))
     (tmp_path / "z.pth").write_bytes(b"no checkpoint at all")
     with pytest.raises(ModelError):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +18,7 @@ from torch import Tensor
 from clearvit.backbones.blueprint import Blueprint, load_exactly
 from clearvit.backbones.clip_heads import dense_clip
 from clearvit.backbones.preprocessing import Preprocessing
+from clearvit.backbones.sources.checkpoint_file import read_checkpoint
 from clearvit.backbones.sources.hf.export_hf import config_of
 from clearvit.backbones.sources.hf.families import IMAGENET, OPENAI, blueprint_for, from_hf, to_hf
 from clearvit.backbones.sources.hf.hf_config import exact_ratio
@@ -33,7 +32,7 @@ from clearvit.options import PositionRule
 State = Mapping[str, Tensor]
 HEAD_WIDTH = 64  # of every published student
 DINOV2_REGISTERS, CLIP_REGISTERS = "registers", "register_tokens"
-WHOLE, PARTIAL = "model_state_dict", "trainable_state_dict"
+WHOLE, PARTIAL = "model_state_dict.", "trainable_state_dict."
 DINOV2_NAMES = {
     "model.": "",
     "embed.": "embeddings.",
@@ -62,9 +61,8 @@ def import_official(
         activation: Of a CLIP student without `base`: OpenAI and DFN are "quick_gelu", OpenCLIP's
             laion2B is "gelu"; the file does not say.
     """
-    content = _read(Path(path))
-    state = _tensors(content.get(PARTIAL, content.get(WHOLE, content)), path)
-    if PARTIAL in content and base is None:
+    state, partial = _read_student(Path(path))
+    if partial and base is None:
         raise ModelError(
             f"'{path}' holds only the {len(state)} tensors that were trained. Give the model they"
             " were trained from: import_official(path, base=clearvit.load('hf:…'))."
@@ -170,30 +168,13 @@ def _clip_blueprint(state: State, activation: str) -> Blueprint:
 # --- both -----------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise ModelError(f"the file '{path}' does not exist.")
-    try:
-        content = torch.load(
-            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-        )
-    except pickle.UnpicklingError as error:
-        raise ModelError(
-            f"'{path}' holds more than weights, or is damaged; reading it could run any code, so"
-            " clearvit does not. Save its state dict alone: torch.save(model.state_dict(), FILE)."
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        raise ModelError(f"cannot read '{path}': {error}") from error
-    return content if isinstance(content, Mapping) else {}
-
-
-def _tensors(content: Any, path: str | Path) -> dict[str, Tensor]:
-    """Check that there is nothing but tensors; of distributed training only the prefix is left."""
-    items = content.items() if isinstance(content, Mapping) else ()
-    other = [str(key) for key, value in items if not isinstance(value, Tensor)]
-    if other:
-        raise ModelError(f"'{path}' is no state dict of a student: {_listed(other)}.")
-    return {str(key).removeprefix("module."): tensor.float() for key, tensor in items}
+def _read_student(path: Path) -> tuple[dict[str, Tensor], bool]:
+    """Give the student's tensors, and whether they are only those that were trained."""
+    tensors = read_checkpoint(path).tensors
+    part = next(p for p in (PARTIAL, WHOLE, "") if any(key.startswith(p) for key in tensors))
+    found = {key.removeprefix(part): t for key, t in tensors.items() if key.startswith(part)}
+    # "module." is left by distributed training
+    return {k.removeprefix("module."): t.float() for k, t in found.items()}, part == PARTIAL
 
 
 def _renamed(state: State, registers: str, names: Mapping[str, str], source: str) -> State:
