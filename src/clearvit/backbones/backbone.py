@@ -111,6 +111,16 @@ class Backbone(ABC):
     ) -> Tokens:
         """Run the network on normalized pixels (B, 3, height, width), with gradients."""
 
+    def _refuse_blocks(
+        self, layers: Sequence[int] | None, norm: bool, capture: Sequence[str] | str, why: str
+    ) -> None:
+        """Refuse what a backbone with nothing but final tokens cannot give; `why` is a verb on."""
+        if layers or capture or not norm:
+            raise ModelError(
+                f"'{self.name}' has final tokens only, so layers, norm=False and capture do not"
+                f" apply: it {why}"
+            )
+
     def embed(self, images: Images, *, size: int | Size | None = None, batch: int = 16) -> Tensor:
         """Embed images in the joint space of a CLIP-like model, (B, D), unit norm."""
         if self.text is None:

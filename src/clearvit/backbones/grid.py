@@ -44,12 +44,9 @@ class GridBackbone(Backbone):
         capture: Sequence[str] | str = (),
     ) -> Tokens:
         """Run the network on normalized pixels (B, 3, height, width), with gradients."""
-        if layers or capture or not norm:
-            raise ModelError(
-                f"'{self.name}' ({type(self.network).__name__}) is a grid-only backbone: it has its"
-                " final tokens, but no blocks of plain attention, so layers, norm=False and"
-                " capture do not apply. Use a ViT for those."
-            )
+        kind = type(self.network).__name__
+        why = f"is a grid-only backbone ({kind}) without plain attention. Use a ViT for those."
+        self._refuse_blocks(layers, norm, capture, why)
         grid, prefix = self._features(pixels)
         return Tokens(
             patches=grid.flatten(2).transpose(1, 2),

@@ -72,11 +72,8 @@ class DenoisedBackbone(Backbone):
         capture: Sequence[str] | str = (),
     ) -> Tokens:
         """Gather the final tokens of all views of each image."""
-        if layers or capture or not norm:
-            raise ModelError(
-                f"'{self.name}' gives the final tokens only: blocks of different views are not"
-                f" averaged. Ask the model itself, '{self.inner.name}'."
-            )
+        why = f"averages views at the end. Ask the model itself, '{self.inner.name}'."
+        self._refuse_blocks(layers, norm, capture, why)
         views = views_for(self.inner, pixels, self.config)
         per_pass = max(1, self.config.batch // len(views))
         parts = [

@@ -155,11 +155,8 @@ class RuntimeBackbone(Backbone):
         capture: Sequence[str] | str = (),
     ) -> Tokens:
         """Run the graph on normalized pixels (B, 3, height, width), without gradients."""
-        if layers or capture or not norm:
-            raise ModelError(
-                f"'{self.name}' was exported with its final tokens only, so layers, norm=False and"
-                f" capture do not apply. Ask the model it was made of, '{self.facts.source}'."
-            )
+        why = f"was exported. Ask the model it was made of, '{self.facts.source}'."
+        self._refuse_blocks(layers, norm, capture, why)
         self._check_size((pixels.shape[2], pixels.shape[3]))
         whole = self.run(pixels.detach().cpu().float())
         return Tokens(
