@@ -8,12 +8,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from clearvit.errors import ClearvitError
+from clearvit.files import read_json
 
 Rule = Callable[[Any], str]
 LONGEST_TEXT = 4096  # characters
+
+
+def read_checked(
+    path: Path,
+    rules: Mapping[str, Rule],
+    *,
+    error: type[ClearvitError],
+    version: str | None = None,
+    optional: Collection[str] = (),
+) -> dict[str, Any]:
+    """Read a JSON file that clearvit wrote, and check it.
+
+    Args:
+        path: The file.
+        rules: The rule of each key.
+        error: What to raise.
+        version: The key that says how the file is laid out; its rule knows the layouts.
+        optional: Keys that may be absent.
+    """
+    content = read_json(path, error)
+    if version is not None and rules[version](content.get(version)):
+        raise error(f"'{path}' was written by another version of clearvit; update clearvit.")
+    check_content(content, rules, where=str(path), error=error, optional=optional)
+    return content
 
 
 def check_content(

@@ -25,12 +25,12 @@ from clearvit.options import ClipHead, PositionRule, choices_of
 from clearvit.runs import claim_files
 from clearvit.schema import (
     Rule,
-    check_content,
     flag,
     list_of,
     mapping_of,
     number,
     one_of,
+    read_checked,
     table,
     text,
     whole,
@@ -134,12 +134,8 @@ def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBa
         raise ModelError(
             f"'{folder}' was not saved by clearvit (no {OWN_CONFIG}). Try '{hint}{folder}'."
         )
-    config = _read(folder / OWN_CONFIG)
-    if config.get("format") != FORMAT:
-        raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
-    check_content(
-        config, RULES, where=str(folder / OWN_CONFIG), error=ModelError, optional=OPTIONAL
-    )
+    marker = folder / OWN_CONFIG
+    config = read_checked(marker, RULES, error=ModelError, version="format", optional=OPTIONAL)
     blueprint = Blueprint(**config["blueprint"])
     network = build_with(blueprint, read_tensors(folder / WEIGHTS, ModelError), str(folder))
     if not is_vit(network):

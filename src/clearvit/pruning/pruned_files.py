@@ -11,7 +11,7 @@ from torch import nn
 from clearvit.backbones.blueprint import check_finite, load_exactly
 from clearvit.backbones.saved import load_saved, save
 from clearvit.errors import ModelError
-from clearvit.files import read_json, read_tensors, write_json, written_whole
+from clearvit.files import read_tensors, write_json, written_whole
 from clearvit.options import PositionRule
 from clearvit.pruning.config import FILLS, SCORERS
 from clearvit.pruning.modules import LearnedFill, Predictors
@@ -20,13 +20,13 @@ from clearvit.pruning.pruning_plan import make_plan
 from clearvit.runs import claim_files
 from clearvit.schema import (
     Rule,
-    check_content,
     either,
     flag,
     list_of,
     nothing,
     number,
     one_of,
+    read_checked,
     whole,
 )
 
@@ -59,10 +59,7 @@ def save_pruned(pruned: PrunedBackbone, out: str | Path, *, kind: str = "model")
 def load_pruned(path: str | Path, positions: PositionRule | None = None) -> PrunedBackbone:
     """Load what `save_pruned` wrote."""
     folder = Path(path)
-    content = read_json(folder / MARKER, ModelError)
-    if content.get("format") != FORMAT:
-        raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
-    check_content(content, RULES, where=str(folder / MARKER), error=ModelError)
+    content = read_checked(folder / MARKER, RULES, error=ModelError, version="format")
     dense = load_saved(folder, positions)
     plan = make_plan(dense.depth, **{key: content[key] for key in OPTIONS})
     predictors = Predictors(dense.width, len(plan.stages)) if plan.scorer is None else None

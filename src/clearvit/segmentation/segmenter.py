@@ -15,18 +15,18 @@ from torch import Tensor
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.errors import ModelError
-from clearvit.files import read_json, read_tensors, write_json, written_whole
+from clearvit.files import read_tensors, write_json, written_whole
 from clearvit.options import Size, choices_of
 from clearvit.probes.features import use_whole_image
 from clearvit.schema import (
     Rule,
-    check_content,
     either,
     flag,
     list_of,
     nothing,
     number,
     one_of,
+    read_checked,
     table,
     text,
     whole,
@@ -168,8 +168,7 @@ def load_segmenter(path: str | Path) -> Segmenter:
     """
     file = Path(path)
     file = file / CONFIG if file.is_dir() else file.with_suffix(".json")
-    content = read_json(file, ModelError)
-    check_content(content, RULES, where=str(file), error=ModelError)
+    content = read_checked(file, RULES, error=ModelError, version="format")
     classes, numbers = tuple(content["classes"]), tuple(content["numbers"])
     if len(classes) != len(numbers) or list(numbers) != sorted(set(numbers)):
         raise ModelError(f"'{file}' cannot be used: its classes and numbers do not fit together.")

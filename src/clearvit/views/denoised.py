@@ -14,17 +14,17 @@ from clearvit.backbones.saved import load_saved, save
 from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
-from clearvit.files import read_json, write_json
+from clearvit.files import write_json
 from clearvit.options import PositionRule, choices_of
 from clearvit.precision import uses_bf16
 from clearvit.schema import (
     Rule,
-    check_content,
     either,
     list_of,
     nothing,
     number,
     one_of,
+    read_checked,
     table,
     whole,
 )
@@ -128,10 +128,7 @@ def with_views(
 def load_denoised(path: str | Path, positions: PositionRule | None = None) -> DenoisedBackbone:
     """Load what `DenoisedBackbone.save` wrote."""
     folder = Path(path)
-    content = read_json(folder / MARKER, ModelError)
-    if content.get("format") != FORMAT:
-        raise ModelError(f"'{folder}' was saved by another version of clearvit; update clearvit.")
-    check_content(content, RULES, where=str(folder / MARKER), error=ModelError)
+    content = read_checked(folder / MARKER, RULES, error=ModelError, version="format")
     config = DenoiseConfig(**content["views"])
     denoised = DenoisedBackbone(load_saved(folder, positions), config)
     denoised.name = f"dir:{folder}"

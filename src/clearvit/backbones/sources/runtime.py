@@ -28,17 +28,17 @@ from clearvit.backbones.preprocessing import (
 )
 from clearvit.backbones.tokens import Tokens
 from clearvit.errors import ModelError, missing_extra
-from clearvit.files import check_regular, read_json
+from clearvit.files import check_regular
 from clearvit.options import Size
 from clearvit.schema import (
     Rule,
-    check_content,
     either,
     flag,
     list_of,
     nothing,
     number,
     one_of,
+    read_checked,
     table,
     text,
     whole,
@@ -303,10 +303,7 @@ def _read_facts(folder: Path, format: RuntimeFormat) -> GraphFacts:
             f"'{folder}' holds no exported model ({CONFIG} is missing). Make one: clearvit export"
             f" MODEL --format {format} --out {folder}"
         )
-    content = read_json(path, ModelError)
-    if content.get("version") != VERSION:
-        raise ModelError(f"'{folder}' was exported by another version of clearvit; update it.")
-    check_content(content, RULES, where=str(path), error=ModelError, optional=OPTIONAL)
+    content = read_checked(path, RULES, error=ModelError, version="version", optional=OPTIONAL)
     facts = GraphFacts.from_json(content)
     whole_patches = all(s % p == 0 for s, p in zip(facts.size, facts.patch, strict=True))
     if not whole_patches or facts.preprocessing.size != facts.size:

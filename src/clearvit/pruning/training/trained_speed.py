@@ -7,14 +7,14 @@ from pathlib import Path
 
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import TrainingError
-from clearvit.files import read_json, write_json
+from clearvit.files import write_json
 from clearvit.pruning.config import PruneConfig, speed_target
 from clearvit.pruning.modules import Predictors
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.pruning_plan import make_plan
 from clearvit.pruning.speed import Speed, find_keep
 from clearvit.runs import claim_files
-from clearvit.schema import Rule, check_content, list_of, number, whole
+from clearvit.schema import Rule, list_of, number, read_checked, whole
 from clearvit.training.loop import accelerator_for
 
 SPEED = "speed.json"
@@ -51,8 +51,7 @@ def _read(folder: Path) -> Speed | None:
     path = folder / SPEED
     if not path.is_file():
         return None
-    content = read_json(path, TrainingError)
-    check_content(content, RULES, where=str(path), error=TrainingError)
+    content = read_checked(path, RULES, error=TrainingError)
     return Speed(**{**content, "size": tuple(content["size"])})
 
 
