@@ -33,6 +33,7 @@ from clearvit.datasets.splits import MaskSplit
 from clearvit.files import read_json, write_json
 from clearvit.images import find_images
 from data import DATA, data_path, find_model
+from evidence import write_result
 from judging import (
     LABELLED,
     RAW,
@@ -43,9 +44,9 @@ from judging import (
     judge_class_token,
     splits_of,
 )
+from render import render
 from view_features import Recipe
 
-OUT = Path(__file__).parent / "results"
 HELD_OUT = 20  # every n-th photo
 PUBLISHED = ("registers", "positions", "patches", "last")
 ONE_RATE = (1.0, 1.0, 1.0)
@@ -79,9 +80,8 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
 def main() -> None:
     options = parsed()
     if options.page:
-        from cure_recipes_page import write_page
-
-        return write_page()
+        render("cure_recipes")
+        return
     torch.set_num_threads(1)
     work = options.work / f"{Path(options.model).name}-{options.size}-{options.labelled}"
     if options.one:
@@ -112,7 +112,9 @@ def main() -> None:
         "raw": raw_values(base, splits[1].classes),
         "rows": found,
     }
-    write_json(OUT / f"cure-{options.table}-{Path(options.model).name}.json", content)
+    name = f"cure-{options.table}-{Path(options.model).name}"
+    used = ("photos", "voc", "imagenet100")
+    write_result(name, content, data=used, seeds=content["seeds"], models=[options.model])
 
 
 def parsed() -> argparse.Namespace:

@@ -26,7 +26,6 @@ from PIL import Image
 from torch import Tensor
 
 import clearvit as cv
-from clearvit.files import write_json
 from clearvit.images import read_image
 from clearvit.probes.correspondence import map_points, patch_centers, sample_warp, warp_images
 from clearvit.retrieval.config import IndexConfig, Matching
@@ -36,9 +35,10 @@ from clearvit.retrieval.image_features import extract_features, make_spec
 from clearvit.retrieval.matching.parts import find_parts
 from clearvit.stats import bootstrap
 from clearvit.views.denoise import denoise_pixels, views_for
-from data import DATA, RESULTS, data_path, find_model
+from data import DATA, data_path, find_model
+from evidence import read_result, write_result
+from render import render
 
-JSON = Path(__file__).parent / "results" / "explanations.json"
 ALPHAS = (0.05, 0.1)
 SEEN = (9, 12, 18, 32, 39, 68, 77, 87, 90, 93)  # classes that the threshold was set with
 LINES = 9
@@ -252,7 +252,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=24, help="photos, or pairs, of each test")
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    results: dict[str, Any] = json.loads(JSON.read_text()) if JSON.exists() else {}
+    results = read_result("explanations")
+    used = ("photos", "voc", "imagenet100")
     photos = sorted((options.data / "photos").iterdir())[7 :: 480 // options.limit][: options.limit]
     for model in options.models:
         if model in results:
@@ -264,61 +265,14 @@ def main() -> None:
         results[model] = {k: summarize(v) for k, v in found.items()}
         results[model]["limit"] = options.limit
         results[model]["date"] = time.strftime("%Y-%m-%d")
-        write_json(JSON, results)
+        write_result("explanations", results, data=used, seeds=[0], models=options.models)
         print(model, json.dumps(results[model], indent=1), flush=True)
-    (RESULTS / "explanations.md").write_text(page(results, options))
+    render("explanations")
 
 
 def summarize(values: list[float]) -> list[float]:
     interval = bootstrap(values)
     return [interval.mean, interval.low, interval.high, len(values)]
-
-
-ROWS = (
-    ("PCK@0.05 of the lines, warped copy", "warp {} 0.05"),
-    ("PCK@0.1 of the lines, warped copy", "warp {} 0.1"),
-    ("lines drawn, warped copy", "warp {} lines"),
-    ("lines that begin on the shared object", "{} on object"),
-    ("lines from the shared object that end on it", "{} same"),
-    ("… by chance: area of the object", "{} chance"),
-    (
-        "cosine lost by hiding what is shown, more than by hiding the same shape elsewhere (1/100)",
-        "{} drop",
-    ),
-    ("pairs of one class (VOC) left unexplained", "{} none"),
-)
-
-
-def page(results: dict[str, Any], options: argparse.Namespace) -> str:
-    dates = max(found["date"] for found in results.values())
-    parts = [
-        "# Are explanations true?\n",
-        "224 px, 95 % CI over photos or pairs, at most as many as the heading says; percent unless"
-        " said. Before: the strongest pairs of the 7 x 7 transport plan, as explanations drew them"
-        " until now, which always draw something. After: mutual nearest neighbors of four views on"
-        f" a grid twice as fine as the model's, clustered into parts. {dates}. Reproduce:"
-        f" `python benchmarks/explanations.py --models {' '.join(options.models)}`\n",
-    ]
-    for model, found in results.items():
-        lines = ["| test | before | after |", "|---|---|---|"]
-        agree = cell(found.get("parts agree"))
-        for title, key in ROWS:
-            cells = [cell(found.get(key.format(name))) for name in ("before", "after")]
-            lines.append(f"| {title} | {cells[0]} | {cells[1]} |")
-        lines.append(f"| parts whose class is the same in both images | {NONE} | {agree} |")
-        for name in ("same class", "different classes"):
-            lines.append(
-                f"| imagenet100, pairs of {name} that are explained | 100 | {cell(found[name])} |"
-            )
-        parts.append(f"## {model}, {found['limit']} pairs\n\n" + "\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
-def cell(value: list[float] | None) -> str:
-    if value is None:
-        return NONE
-    mean, low, high = value[:3]
-    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ once into --work, and a run that was stopped goes on.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -33,7 +32,7 @@ from torch import Tensor
 import clearvit as cv
 from clearvit.datasets.retrieval_dataset import RetrievalDataset
 from clearvit.datasets.retrieval_layouts import read_retrieval
-from clearvit.files import write_json, written_whole
+from clearvit.files import written_whole
 from clearvit.precision import autocast
 from clearvit.progress import Meter
 from clearvit.retrieval.config import IndexConfig, Matching
@@ -50,8 +49,9 @@ from clearvit.retrieval.reranking import rerank
 from clearvit.retrieval.whitening import Whitening
 from clearvit.stats import bootstrap
 from data import DATA, data_path, find_model
+from evidence import read_result, write_result
+from render import render
 
-JSON = Path(__file__).parent / "results" / "facets.json"
 MODELS = (
     "demo",
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
@@ -200,17 +200,15 @@ def main() -> None:
             backbone = cv.load(find_model(model), size=options.size).in_precision("auto")
             for name in options.sets:
                 keep(model, name, measured(backbone, model, name, options))
-    from facets_page import write_page
-
-    write_page()
+    render("facets")
 
 
 def keep(model: str, name: str, content: dict[str, Any]) -> None:
     """Put one table into the file of results; rows that were not measured now stay."""
-    known = json.loads(JSON.read_text()) if JSON.exists() else {}
+    known = read_result("facets")
     before = known.get(f"{model} {name}", {})
     content["rows"] = before.get("rows", {}) | content["rows"]
-    write_json(JSON, known | {f"{model} {name}": content})
+    write_result("facets", known | {f"{model} {name}": content}, data=[name], models=[model])
 
 
 def measured(

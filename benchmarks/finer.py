@@ -44,9 +44,10 @@ from clearvit.probes.segmentation import collect_patches, measure_whole
 from clearvit.probes.sgd import train_fast_head
 from clearvit.stats import bootstrap
 from data import DATA, data_path, find_model
+from evidence import read_result, write_result
+from render import render
 from view_features import Recipe, extract, stored_features
 
-OUT = Path(__file__).parent / "results"
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 MOST = 50  # directions
 BANK = 80_000  # labelled patches that vote, the same for every grid
@@ -89,9 +90,8 @@ def recipes(size: int, patch: int, directions: int) -> list[Recipe]:
 def main() -> None:
     options = parsed()
     if options.page:
-        from finer_page import write_page
-
-        return write_page()
+        render("finer")
+        return
     torch.set_num_threads(options.threads)
     backbone = use_whole_image(cv.load(find_model(options.model)))
     work = options.work / f"{backbone.name.replace('/', '-')[-40:]}-{options.size}"
@@ -117,11 +117,12 @@ def main() -> None:
         "command": command(options),
         "tasks": found,
     }
-    OUT.mkdir(exist_ok=True)
-    path = OUT / f"finer-{Path(options.model).name}-{options.size}.json"
-    if path.exists():  # tasks that were not asked for stay as they were measured
-        content["tasks"] = json.loads(path.read_text())["tasks"] | found
-    write_json(path, content)
+    name = f"finer-{Path(options.model).name}-{options.size}"
+    # tasks that were not asked for stay as they were measured
+    content["tasks"] = read_result(name).get("tasks", {}) | found
+    used = ("photos", "voc", "depth")
+    write_result(name, content, data=used, seeds=[0], models=[options.model])
+    render("finer")
 
 
 def command(options: argparse.Namespace) -> str:

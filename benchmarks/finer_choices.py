@@ -11,7 +11,6 @@ is used for measuring here. A part that is not run again stays as it was.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +25,6 @@ import clearvit as cv
 from clearvit.datasets.masks import read_masks
 from clearvit.datasets.splits import MaskSplit, load_image
 from clearvit.evaluation.evaluation_table import Metric, Result, resample_metrics
-from clearvit.files import write_json
 from clearvit.probes.features import select_evenly, use_whole_image
 from clearvit.probes.knn import fit_knn
 from clearvit.probes.metrics import segmentation_counts, segmentation_metrics
@@ -34,7 +32,9 @@ from clearvit.probes.segmentation import collect_patches, measure_whole
 from clearvit.probes.sgd import train_fast_head
 from clearvit.views.guidance import refine_by_image
 from data import DATA, data_path, find_model
-from finer import OUT, POPULATED
+from evidence import read_result, write_result
+from finer import POPULATED
+from render import render
 from view_features import Recipe, StoredFeatures, extract, stored_features
 
 SHOWN = ("mIoU of 7", "boundary IoU of 7")
@@ -69,15 +69,15 @@ def main() -> None:
     wanted = [row for part in options.parts for row in rows[part]]
     extract(work, split, wanted, backbone, options.size)
     open_row = partial(stored_features, work, split, backbone=backbone, size=options.size, bases={})
-    path = OUT / f"finer-choices-{Path(options.model).name}-{options.size}.json"
-    content = json.loads(path.read_text()) if path.exists() else {}
+    name = f"finer-choices-{Path(options.model).name}-{options.size}"
+    content = read_result(name)
     content |= {"model": options.model, "size": options.size, "date": time.strftime("%Y-%m-%d")}
     content["command"] = f"python benchmarks/finer_choices.py {options.model} --size {options.size}"
     measures = {"kernels": Choices.kernels, "guidance": Choices.guidance}
     for part in options.parts:
         content[part] = measures[part](Choices(split, open_row), rows[part])
-    OUT.mkdir(exist_ok=True)
-    write_json(path, content)
+    write_result(name, content, data=["voc"], seeds=[0], models=[options.model])
+    render("finer")
 
 
 class Choices:

@@ -12,7 +12,6 @@ are paired over queries, with 95 % intervals. Writes benchmarks/results/finetune
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
@@ -21,10 +20,10 @@ from typing import Any
 import torch
 
 import clearvit as cv
-from clearvit.files import write_json, written_whole
-from data import DATA, RESULTS, data_path, find_model
+from data import DATA, data_path, find_model
+from evidence import read_result, write_result
+from render import render
 
-OUT = Path(__file__).parent / "results" / "finetune.json"
 MODELS = ("demo", "deit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k")
 
 
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    content = json.loads(OUT.read_text()) if OUT.exists() else {"rows": {}}
+    content = read_result("finetune") or {"rows": {}}
     content["command"] = "python benchmarks/finetune.py --work WORK"
     for model in () if options.page else options.models:
         for loss in options.losses:
@@ -46,10 +45,9 @@ def main() -> None:
             if key not in content["rows"]:
                 content["rows"][key] = measure(model, loss, options)
                 content["date"] = time.strftime("%Y-%m-%d")
-                write_json(OUT, content)
+                write_result("finetune", content, data=["cars"], seeds=[0], models=options.models)
                 print(key, content["rows"][key], flush=True)
-    with written_whole(RESULTS / "finetune.md") as part:
-        part.write_text(page(content), "utf-8")
+    render("finetune")
 
 
 def split_classes(folder: Path, work: Path) -> tuple[Path, Path]:
@@ -89,38 +87,6 @@ def measure(model: str, loss: str, options: argparse.Namespace) -> dict[str, Any
                 old = before[row.setting][metric].mean
                 found.append([row.setting, metric, old, row[metric].mean, change])
     return {"report": tuned.report.to_json(), "cpu minutes": minutes, "unseen": found}
-
-
-def page(content: dict[str, Any]) -> str:
-    lines = [
-        "# Metric learning: classes that were never seen",
-        "",
-        f"{content['date']}: `{content['command']}`. Cars: 15 classes to train (three of them"
-        " choose the epoch), 15 others to search, 12 images each, 224 px; low-rank changes, 10"
-        " epochs at most. In brackets the paired difference with its 95 % interval.",
-        "",
-        "| model | loss | ranked by | metric | raw | finetuned | CPU minutes, epoch |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for key, row in content["rows"].items():
-        model, loss = key.split(" / ")
-        for setting, metric, old, new, (mean, low, high) in row["unseen"]:
-            apart = f"({mean:+.1f}, {low:+.1f} to {high:+.1f})"
-            cost = f"{row['cpu minutes']:.0f}, {row['report']['best_epoch']}"
-            cells = (
-                model,
-                loss,
-                setting,
-                metric,
-                f"{old:.1f}",
-                f"{new:.1f} {apart}",
-                cost,
-            )
-            lines.append(f"| {' | '.join(cells)} |")
-    notes = OUT.with_suffix(".notes.md")
-    if notes.exists():
-        lines += ["", notes.read_text("utf-8").rstrip()]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,14 +19,14 @@ import torch.nn.functional as F
 from PIL import Image
 
 import clearvit as cv
-from clearvit.files import write_json, written_whole
 from clearvit.images import find_images, read_image
 from clearvit.retrieval import pool_patches
 from clearvit.retrieval.matching.mass import estimate_mass
 from clearvit.stats import bootstrap
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from evidence import write_result
+from render import render
 
-OUT = Path(__file__).parent / "results" / "mass.json"
 OVERLAPS = (1.0, 0.75, 0.5, 0.25, 0.0)
 
 
@@ -60,9 +59,8 @@ def main() -> None:
         "photos": len(images),
         "rows": rows,
     }
-    write_json(OUT, content)
-    with written_whole(RESULTS / "mass.md") as part:
-        part.write_text(page(content), "utf-8")
+    write_result("mass", content, data=["photos"], seeds=[0], models=["demo"])
+    render("mass")
 
 
 def crop(image: Image.Image, shift: float) -> Image.Image:
@@ -80,24 +78,6 @@ def features(backbone: cv.Backbone, crops: list[Image.Image]) -> torch.Tensor:
 def mass(one: torch.Tensor, other: torch.Tensor) -> float:
     weights = torch.full((len(one),), 1 / len(one))
     return float(estimate_mass(one @ other.T, weights, weights))
-
-
-def page(content: dict) -> str:
-    lines = [
-        "# How much two images share: the automatic mass of transport",
-        "",
-        f"{content['date']}: `{content['command']}`. Crops of half the width and height of"
-        f" {content['photos']} photos, shifted; demo model, 224 px, 7 x 7 patches.",
-        "",
-        "| two crops share | mass | 95 % interval |",
-        "|---|---|---|",
-    ]
-    for name, (mean, low, high) in content["rows"].items():
-        lines.append(f"| {name} | {mean:.2f} | {low:.2f} to {high:.2f} |")
-    notes = OUT.with_suffix(".notes.md")
-    if notes.exists():
-        lines += ["", notes.read_text("utf-8").rstrip()]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

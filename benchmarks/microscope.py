@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 import clearvit as cv
-from clearvit.files import read_json, write_json
 from clearvit.views.denoised import with_views
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from evidence import read_result, write_result
+from render import render
 
-FILE = Path(__file__).parent / "results" / "microscope.json"
 GOAL = 30.0  # frames a second
 HOVER = """async (count) => {
   const canvas = document.querySelectorAll(".stage canvas")[1];
@@ -65,14 +65,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     files = sorted(options.images.iterdir())
-    found: dict[str, Any] = read_json(FILE, ValueError) if FILE.exists() else {}
+    found: dict[str, Any] = read_result("microscope")
     for part in options.part:
         with tempfile.TemporaryDirectory() as folder:
             found[part] = {**PARTS[part](files, Path(folder), options.frames), **circumstances()}
         print(part, found[part])
-        write_json(FILE, found)
+        write_result("microscope", found, data=["photos"], models=["demo", "demo-cured"])
     if set(found) == set(PARTS):
-        (RESULTS / "microscope.md").write_text(render(found))
+        render("microscope")
 
 
 def circumstances() -> dict[str, Any]:
@@ -138,41 +138,6 @@ def play(page: Path, script: str, frames: int) -> dict[str, Any]:
         "script ms, median": statistics.median(seen["work"]),
         "maps drawn a frame": seen["drawn"] / frames,
     }
-
-
-def render(found: dict[str, Any]) -> str:
-    hover, hundred, twelve = found["hover"], found["hundred"], found["twelve"]
-    rate = hover["frames a second"]
-    reached = "reached" if rate > GOAL else "missed"
-    rows = [
-        ("pointer over 74 x 74 patches, two models", hover),
-        ("scrolling 100 images, two models", hundred),
-    ]
-    table = "\n".join(
-        f"| {name} | {one['frames a second']:.1f} | {one['median ms']:.1f} |"
-        f" {one['95 % within ms']:.1f} | {one['seconds until shown']:.1f} |"
-        for name, one in rows
-    )
-    machine = f"{hover['cores']} cores"
-    loads = ", ".join(f"{found[part]['load']:.1f}" for part in ("hover", "hundred"))
-    size = f"{twelve['bytes'] / 1e6:.1f} MB; the goal was less than 10"
-    return f"""# Microscope, fluidity and size
-
-Headless chromium without a GPU, {machine}, load while it ran {loads}, {hover["date"]};
-the demo model, raw and cured. Every frame moves the pointer and draws both maps anew
-({hover["maps drawn a frame"]:.2f} drawings a frame). Reproduce: `python benchmarks/microscope.py`
-
-| page | frames a second | median, ms | 95 % within, ms | shown after, s |
-|---|---|---|---|---|
-{table}
-
-The goal of more than {GOAL:.0f} frames a second is {reached}; a browser draws 60 at most. Computing
-and drawing takes the script {hover["script ms, fastest tenth"]:.1f} ms in the fastest tenth of the
-frames and {hover["script ms, median"]:.1f} ms in the median; 33 ms are 30 frames a second.
-
-Twelve images at the model's own size (518 px), two models, {twelve["blocks"]} blocks each:
-{size}. A hundred images at 224 px: {hundred["bytes"] / 1e6:.1f} MB.
-"""
 
 
 if __name__ == "__main__":

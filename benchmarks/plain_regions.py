@@ -38,10 +38,10 @@ from clearvit.probes.sgd import train_fast_head
 from clearvit.pruning import macs
 from clearvit.stats import bootstrap
 from clearvit.timing import Spread, speed_ratios, time_interleaved
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from evidence import write_result
+from render import render
 
-JSON = Path(__file__).parent / "results" / "plain-regions.json"
-PAGE = RESULTS / "plain_regions.md"
 SIZE = 518
 GAINS = (1.3, 1.8)  # in MACs
 METHODS = ("plain", "fuse", "merge", "smaller image")
@@ -54,9 +54,7 @@ def main() -> None:
     options = parsed()
     if not options.page:
         measure(options)
-    text = page(json.loads(JSON.read_text()))
-    PAGE.write_text(text)
-    print(text)
+    print(render("plain_regions").read_text("utf-8"))
 
 
 def parsed() -> argparse.Namespace:
@@ -103,7 +101,8 @@ def measure(options: argparse.Namespace) -> None:
         command += " --segmented"
     content |= {"command": f"python benchmarks/plain_regions.py --work WORK {command}"}
     content |= {"machine": f"{platform.machine()}, torch {torch.__version__}", "rows": rows}
-    write_json(JSON, content)
+    used = ("photos", "voc")
+    write_result("plain-regions", content, data=used, seeds=[0], models=["demo"])
 
 
 def once(path: Path, compute: Callable[[], Any]) -> Any:
@@ -232,61 +231,6 @@ def listed(interval: Any) -> list[float]:
 
 def key_of(row: Row) -> str:
     return f"{row[0]}, {row[1]:g}"
-
-
-def page(content: dict[str, Any]) -> str:
-    lines = []
-    for row in content["rows"]:
-        cells = [row["name"], row["setting"], f"{row['gain']:.2f}"]
-        if row["name"] == "dense":
-            cells += ["1", "1", "1", "-", percentage(row), "-", "-"]
-        else:
-            cells += ["{:.2f} ({:.2f} to {:.2f})".format(*row["speed"])]
-            cells += [f"{row['class token']:.3f}", f"{row['map']:.3f}"]
-            cells += [apart(row, "map minus fuse", ".3f")]
-            cells += [percentage(row)]
-            cells += [apart(row, f"mIoU minus {other}", ".1f") for other in ("fuse", "dense")]
-        lines.append("| " + " | ".join(cells) + " |")
-    probe = "Segmentation was not measured."
-    if any("mIoU" in row for row in content["rows"]):
-        probe = (
-            "mIoU: linear probe on seven well-populated classes of VOC,"
-            f" {content['train']} labelled and {content['test']} test images, fitted and tested"
-            " with the same model."
-        )
-    return HEAD.format(**content, probe=probe, table="\n".join(lines))
-
-
-def percentage(row: dict[str, Any]) -> str:
-    return f"{row['mIoU']:.1f}" if "mIoU" in row else "-"
-
-
-def apart(row: dict[str, Any], name: str, form: str) -> str:
-    if name not in row or (row["name"] == "fuse" and name.endswith("fuse")):
-        return "-"
-    mean, low, high = (format(value, f"+{form}") for value in row[name])
-    return f"{mean} ({low} to {high})"
-
-
-HEAD = """# Plain regions as larger patches
-
-`demo` (DINOv2 ViT-S/14) at 518 px, nothing trained. `plain` merges cells of 2 x 2 patches with the
-least variance of pixels before the first block; `fuse` and `merge` merge before blocks 3, 6 and 9;
-"smaller image" is the dense model on a smaller image, its map upsampled. All have about as many
-MACs. {date}, {machine}. Reproduce: `{command}`
-
-Cosines to the dense model at 518 px on {photos} photos. {probe} In brackets 95 % intervals of
-paired differences over images. Speed: CPU time of one image in float32, {rounds} interleaved rounds
-on {threads} thread, median and range; the machine was busy (load {load:.0f} on two cores).
-
-| | setting | gain in MACs | times as fast | class token | map | map minus `fuse` | mIoU of 7, % \
-| minus `fuse` | minus dense |
-|---|---|---|---|---|---|---|---|---|---|
-{table}
-
-Rows of 2026-11-18 were measured before scoring became cheaper: with as many MACs, `fuse` and
-`merge` keep 0.01 more today. "-": not measured.
-"""
 
 
 if __name__ == "__main__":

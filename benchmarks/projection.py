@@ -13,7 +13,6 @@ with 95 % intervals. Writes benchmarks/results/projection.json.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from typing import Any
 import torch
 
 import clearvit as cv
-from clearvit.files import write_json
 from clearvit.probes.features import use_whole_image
 from data import DATA, data_path, find_model
-from finer import OUT, choose_directions, discovery
+from evidence import read_result, write_result
+from finer import choose_directions, discovery
+from render import render
 from view_features import Recipe
 
 MODELS = (
@@ -51,8 +51,8 @@ def main() -> None:
     parser.add_argument("--data", type=data_path, default=DATA)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = OUT / "projection.json"
-    content = json.loads(path.read_text()) if path.exists() else {"models": {}}
+    content = read_result("projection") or {"models": {}}
+    used = ("photos", "voc", "depth", "cars", "corridor")
     content |= {"size": options.size, "date": time.strftime("%Y-%m-%d")}
     content["command"] = "python benchmarks/projection.py --work WORK"
     for model in options.models:
@@ -60,7 +60,8 @@ def main() -> None:
         for task in options.tasks:
             if task not in entry["tasks"]:
                 entry |= measure(model, task, options, entry)
-                write_json(path, content)
+                write_result("projection", content, data=used, seeds=[0], models=MODELS)
+    render("finer")
 
 
 def measure(

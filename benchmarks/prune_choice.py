@@ -30,7 +30,7 @@ from clearvit.benchmarking.machine import this_machine
 from clearvit.datasets.masks import read_masks
 from clearvit.datasets.splits import MaskSplit
 from clearvit.evaluation.evaluation_table import Result, resample_metrics
-from clearvit.files import read_json, write_json
+from clearvit.files import write_json
 from clearvit.precision import autocast, uses_bf16
 from clearvit.probes.features import select_evenly, use_whole_image
 from clearvit.probes.linear import Ridge
@@ -40,10 +40,10 @@ from clearvit.probes.segmentation import upsample_scores
 from clearvit.pruning import macs
 from clearvit.pruning.config import FILLS, Scorer
 from clearvit.stats import bootstrap
-from data import DATA, RESULTS, data_path, find_model
+from data import DATA, data_path, find_model
+from evidence import write_result
+from render import render
 
-OUT = Path(__file__).with_name("results") / "prune_choice.json"
-PAGE = RESULTS / "prune_choice.md"
 MODELS = (
     "demo",
     "deit_tiny_patch16_224",
@@ -97,9 +97,9 @@ def main() -> None:
     if not options.page:
         for model in reversed(options.models):  # the smallest first
             measure_model(model, options)
-        write_json(OUT, collect(options))
-    PAGE.write_text(page(read_json(OUT, cv.ModelError)))
-    print(PAGE.read_text())
+        used = ("voc", "imagenet100")
+        write_result("prune_choice", collect(options), data=used, seeds=[0], models=MODELS)
+    print(render("prune_choice").read_text("utf-8"))
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -268,62 +268,6 @@ def ranking(rows: list[dict[str, Any]], half: str) -> dict[str, list[float]]:
 
 def file_of(model: str, recipe: Recipe, work: Path) -> Path:
     return work / f"{model}-{recipe.name}.json"
-
-
-# --- the page -------------------------------------------------------------------------------------
-
-
-def page(content: dict[str, Any]) -> str:
-    order = sorted(content["ranking"], key=lambda scorer: -content["ranking"][scorer][2])
-    lines = [
-        "# Which scorer, which fill: pruning without training",
-        "",
-        f"The choosing halves prefer `{order[0]}`, then {', '.join(f'`{o}`' for o in order[1:])}."
-        " Mean difference to the dense model over three models and keep 0.9, 0.7, 0.5, in points"
-        " (class token: top-1 or 1-NN; map: mIoU of seven VOC classes):",
-        "",
-        "| scorer | class token | map | mean | class token, reporting half | map | mean |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for scorer in order:
-        numbers = [*content["ranking"][scorer], *content["confirmed"][scorer]]
-        lines.append(f"| `{scorer}` | {' | '.join(f'{n:+.1f}' for n in numbers)} |")
-    lines += ["", *METHOD.splitlines(), "", f"{content['machine']}, {content['date']}."]
-    lines.append("Reproduce: `python benchmarks/prune_choice.py --work WORK`")
-    for model, title in zip(MODELS, TITLES, strict=True):
-        lines += section(title, [row for row in content["rows"] if row["model"] == model])
-    return "\n".join(lines) + "\n"
-
-
-def section(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    task = rows[0]["report"]["task"]
-    lines = ["", f"## {title}", ""]
-    lines += [
-        f"| keep | scorer | fill | MACs | {task}, % | minus dense | class cosine | mIoU, % |"
-        " minus dense | map cosine |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        half = row["report"]
-        lines.append(
-            f"| {row['keep']:g} | {row['scorer']} | {row['fill']} | {row['gain']:.2f} |"
-            f" {half['right']:.1f} | {interval(half['minus dense'])} |"
-            f" {half['class cosine']:.3f} | {half['mIoU']:.1f} |"
-            f" {interval(half['mIoU minus dense'])} | {half['map cosine']:.3f} |"
-        )
-    return lines
-
-
-def interval(numbers: list[float]) -> str:
-    return "{:+.1f} ({:+.1f} to {:+.1f})".format(*numbers)
-
-
-METHOD = """\
-Class token: 245 images of 49 ImageNet classes for the choice, 255 images of 51 others for the
-numbers; top-1 of the model's own classifier, of DINOv2 leave-one-out 1-NN within the half. Map:
-ridge probe on the restored map at 224 px, fitted on 100 labelled VOC images with the same pruned
-model, 75 test images for the choice and 75 others for the numbers. Differences are paired, with
-their 95 % interval over images. MACs: how many times fewer, scoring included."""
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ its box is compared with the part that was cut out (intersection over union).
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from dataclasses import asdict
@@ -23,11 +22,11 @@ import torch
 from PIL import Image, ImageEnhance
 
 import clearvit as cv
-from clearvit.files import write_json
 from clearvit.stats import bootstrap
-from data import DATA, RESULTS, data_path, find_model
+from data import DATA, data_path, find_model
+from evidence import read_result, write_result
+from render import render
 
-JSON = Path(__file__).parent / "results" / "regions.json"
 Box = tuple[int, int, int, int]
 
 
@@ -59,9 +58,10 @@ def main() -> None:
         "note": index.spec.note,
         "rows": {title: summarized(cases, title) for title in ("alone", "in its photo")},
     }
-    known = json.loads(JSON.read_text()) if JSON.exists() else {}
-    write_json(JSON, known | {options.model: content})
-    write_page(known | {options.model: content})
+    known = read_result("regions") | {options.model: content}
+    used = ("photos", "imagenet100", "flowers")
+    write_result("regions", known, data=used, seeds=[7], models=[options.model])
+    print(render("regions").read_text("utf-8"))
 
 
 def one_case(index: cv.Index, file: Path, rng: random.Random) -> dict[str, tuple[bool, float]]:
@@ -119,31 +119,6 @@ def summarized(cases: list[dict[str, tuple[bool, float]]], title: str) -> dict[s
         "IoU, mean": [value for _, value in rows],
     }
     return {name: asdict(bootstrap(values)) for name, values in columns.items()}
-
-
-def write_page(known: dict[str, Any]) -> None:
-    names = ("photo first, %", "IoU at least 0.5, %", "IoU, mean")
-    lines = [
-        f"| model | photos | parts | facet | query | {' | '.join(names)} |",
-        "|---" * (len(names) + 5) + "|",
-    ]
-    for model, content in known.items():
-        for title, row in content["rows"].items():
-            cells = [model, f"{content['images']:,}", content["crops"], content["facet"], title]
-            for name in names:
-                digits = 2 if "mean" in name else 0
-                shown = [f"{row[name][key]:.{digits}f}" for key in ("mean", "low", "high")]
-                cells.append("{} [{}, {}]".format(*shown))
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-    intro = " ".join((__doc__ or "").split("\n\n", 2)[2].split())
-    date = max(content["date"] for content in known.values())
-    (RESULTS / "regions.md").write_text(
-        f"# Searching for a part of an image\n\n{intro}\n\n224 px, 7 x 7 patches of 64 bytes; 95 %"
-        f" intervals over parts. {date}. Reproduce: `python benchmarks/regions.py`\n\n"
-        + "\n".join(lines)
-        + "\n"
-    )
-    print((RESULTS / "regions.md").read_text())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ import clearvit as cv
 from clearvit.datasets.retrieval_dataset import RetrievalDataset
 from clearvit.datasets.retrieval_layouts import read_retrieval
 from clearvit.evaluation.retrieval_task import score_ranking
-from clearvit.files import write_json
 from clearvit.probes.features import select_evenly
 from clearvit.retrieval.collected_features import CollectedFeatures, collect_features
 from clearvit.retrieval.config import IndexConfig, Matching
@@ -35,9 +34,10 @@ from clearvit.retrieval.image_features import make_spec
 from clearvit.retrieval.neighbor_reranking import score_by_neighbors
 from clearvit.retrieval.reranking import Nearest, find_nearest, rerank_nearest
 from clearvit.stats import bootstrap
-from data import DATA, RESULTS, data_path, find_model
+from data import DATA, data_path, find_model
+from evidence import read_result, write_result
+from render import render
 
-JSON = Path(__file__).parent / "results" / "rerank-methods.json"
 TOP = 50
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0)
 COUNTS = {"expansion": (2, 3, 5, 10), "reciprocal": (5, 10, 20)}
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("retrieval-work"))
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    results: dict[str, Any] = json.loads(JSON.read_text()) if JSON.exists() else {}
+    results = read_result("rerank-methods")
     for model in options.models:
         backbone = None
         for name in options.sets:
@@ -69,9 +69,10 @@ def main() -> None:
             backbone = backbone or cv.load(find_model(model), size=224)
             results[key] = measure(backbone, options.data / name, options)
             results[key]["date"] = time.strftime("%Y-%m-%d")
-            write_json(JSON, results)
+            used, models = options.sets, options.models
+            write_result("rerank-methods", results, data=used, seeds=[0], models=models)
             print(key, json.dumps(results[key])[:300], flush=True)
-    (RESULTS / "rerank_methods.md").write_text(page(results, options))
+    render("rerank_methods")
 
 
 def measure(backbone: cv.Backbone, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -143,31 +144,6 @@ def row(ours: np.ndarray, base: np.ndarray, half: np.ndarray, setting: str) -> d
             interval = bootstrap(values)
             content[label] = [interval.mean, interval.low, interval.high]
     return content
-
-
-def page(results: dict[str, Any], options: argparse.Namespace) -> str:
-    parts = [
-        "# Patch-level re-ranking against query expansion and k-reciprocal neighbors\n",
-        f"224 px, the nearest {TOP} re-ranked, 7 x 7 patches, attention as patch weights. Percent,"
-        " 95 % CI over queries; Δ is the paired difference to descriptors. The setting was chosen"
-        " by MAP@R on the even classes (even queries for places), the numbers are of the odd ones."
-        f" {max(r['date'] for r in results.values())}. Reproduce:"
-        f" `python benchmarks/rerank_methods.py --models {' '.join(options.models)}`\n",
-    ]
-    for key, found in results.items():
-        lines = ["| method | chosen | P@1 | Δ P@1 | MAP@R | Δ MAP@R |", "|---|---|---|---|---|---|"]
-        for name, cells in found["rows"].items():
-            if name.endswith(", weight 1") and cells == found["rows"].get(name[:-10]):
-                continue
-            shown = [cell(cells[c]) for c in ("P@1", "Δ P@1", "MAP@R", "Δ MAP@R")]
-            lines.append(f"| {name} | {cells['setting']} | {' | '.join(shown)} |")
-        parts.append(f"## {key}, {found['queries']} queries\n\n" + "\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
-def cell(value: list[float]) -> str:
-    mean, low, high = value
-    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from scipy.ndimage import distance_transform_edt, maximum_filter
 import clearvit as cv
 from clearvit.datasets.masks import read_masks
 from clearvit.datasets.splits import load_image
-from clearvit.files import read_json, write_json
 from clearvit.probes.features import use_whole_image
 from clearvit.probes.metrics import segmentation_counts
 from clearvit.segmentation.annotations.drawing import draw_stroke
@@ -42,9 +41,10 @@ from clearvit.segmentation.method_choice import (
 from clearvit.segmentation.patch_classifiers import METHODS, fit_classifier, mix
 from clearvit.segmentation.patch_sets import collect, split_halves
 from data import DATA, data_path
+from evidence import read_result, write_result
+from render import render
 from view_features import Recipe, extract, stored_features
 
-OUT = Path(__file__).parent / "results"
 NAMES = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 K, SIZE, DRAWS, SHOTS = len(NAMES), 224, 10, (1, 5, 20)
 ONE, FINE, LARGER = Recipe("raw"), Recipe("fine", 4, "lattice", 2), Recipe("larger", size=448)
@@ -256,14 +256,13 @@ def strokes_of(voc: Voc, index: int) -> Any:
 
 def measured(part: str) -> list[dict[str, Any]]:
     """Rows of an earlier run, which are not measured again."""
-    path = OUT / f"segment-{part}.json"
-    return read_json(path)["rows"] if path.exists() else []
+    return read_result(f"segment-{part}").get("rows", [])
 
 
 def save(part: str, rows: list[dict[str, Any]]) -> None:
-    OUT.mkdir(exist_ok=True)
     content = {"date": time.strftime("%Y-%m-%d"), "size": SIZE, "part": part, "rows": rows}
-    write_json(OUT / f"segment-{part}.json", content)
+    seeds = sorted({row["seed"] for row in rows})
+    write_result(f"segment-{part}", content, data=["voc"], seeds=seeds, models=["demo"])
 
 
 def main() -> None:
@@ -277,9 +276,8 @@ def main() -> None:
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     if options.page:
-        from segment_page import write_page
-
-        return write_page()
+        render("segment")
+        return
     torch.set_num_threads(1)
     {"methods": run_methods, "auto": run_auto, "strokes": run_strokes}[options.part](Voc(options))
 

@@ -24,15 +24,14 @@ import torch
 
 import clearvit as cv
 from clearvit.datasets.masks import read_masks
-from clearvit.files import write_json
 from clearvit.shards.config import TokenConfig
 from clearvit.shards.extract import save_tokens
 from clearvit.stats import bootstrap
 from clearvit.timing import time_interleaved
 from cure_recipes import peak_memory
 from data import DATA, data_path
+from evidence import write_result
 
-OUT = Path(__file__).parent / "results" / "segment-folder.json"
 EXAMPLES = 6
 
 
@@ -67,7 +66,7 @@ def main() -> None:
 def save(options: argparse.Namespace, rows: list[Any], memory: list[Any]) -> None:
     content = {"date": time.strftime("%Y-%m-%d"), "size": options.size, "rounds": options.rounds}
     content |= {"images": options.images, "rows": rows, "memory": memory}
-    write_json(OUT, content)
+    write_result("segment-folder", content, data=["voc"], models=["demo"])
 
 
 def parsed() -> argparse.Namespace:

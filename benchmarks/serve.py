@@ -33,10 +33,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from clearvit.files import read_json, write_json
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from evidence import write_result
+from render import render
 
-FILE = Path(__file__).parent / "results" / "serve.json"
 SIZE, WARM = 224, 40  # pixels; requests before memory is compared
 KINDS = ("look", "look", "folder", "thumbnail", "thumbnail", "upload", "search", "outside")
 
@@ -49,8 +49,9 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="only write the page, from the JSON")
     options = parser.parse_args()
     if not options.render:
-        write_json(FILE, measure(options.images, options.requests, options.clients))
-    (RESULTS / "serve.md").write_text(render(read_json(FILE, ValueError)))
+        found = measure(options.images, options.requests, options.clients)
+        write_result("serve", found | {"size": SIZE}, data=["photos"], models=["demo"])
+    render("serve")
 
 
 def measure(images: Path, requests: int, clients: int) -> dict[str, Any]:
@@ -231,33 +232,6 @@ def bomb() -> bytes:
     head = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
     rows = zlib.compress(bytes(1_000_000))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-
-
-def render(found: dict[str, Any]) -> str:
-    answers = "\n".join(
-        f"| {kind} | {count} |" for kind, count in found["answers"].items() if count
-    )
-    memory = ", ".join(f"{value:.0f}" for value in found["megabytes"])
-    alone, beside = found["seconds, one image alone"], found["seconds, one image beside 24"]
-    return f"""# Serving the microscope under load
-
-The demo model at {SIZE} px, one thread, load of the machine {found["load"]:.1f}, {found["date"]}.
-Reproduce: `{found["command"]}`
-
-| request and status of the answer | times |
-|---|---|
-{answers}
-
-All the while two clients were connected and silent, and one sent half of what it promised.
-"outside" are paths with "..". A look took {found["median seconds of a look"]:.1f} s, median, with
-the others at work.
-
-Resident memory of the server in MB, after every 20 requests and at the end: {memory}.
-
-A second user: one image alone takes {alone:.1f} s; beside a user whose page of 24 images takes
-{found["seconds of the page of 24"]:.1f} s, it takes {beside:.1f} s (medians). Batches of both are
-interleaved.
-"""
 
 
 if __name__ == "__main__":

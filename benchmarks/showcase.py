@@ -23,14 +23,14 @@ import torch
 import clearvit as cv
 from clearvit.backbones.vit import VitBackbone
 from clearvit.demo.photos import packaged_photos
-from clearvit.files import write_json
 from clearvit.images import find_images, read_image
 from clearvit.probes.features import use_whole_image
 from clearvit.report.figure import Panel, draw_panels, save_figure
 from clearvit.report.pca import PCA
 from clearvit.stats import bootstrap
 from data import DATA, RESULTS, data_path, find_model
-from finer import OUT
+from evidence import write_result
+from render import render
 
 BATCH = 10
 SUBJECTS = ("chelsea", "coffee")  # photos that installed packages bring along
@@ -71,7 +71,9 @@ def main() -> None:
     evidence = [finding.evidence for finding in diagnosis.findings]
     content = {"model": options.model, "cutoff": cutoff, "evidence": evidence}
     content |= {"date": time.strftime("%Y-%m-%d"), "command": " ".join(command), "rows": rows}
-    write_json(OUT / "showcase.json", content)
+    used = ("photos", "imagenet100")
+    write_result("showcase", content, data=used, models=[options.model])
+    render("finer")
 
 
 def draw(models: dict[str, cv.Backbone], views: int) -> None:

@@ -13,16 +13,14 @@ import argparse
 import dataclasses
 import os
 import time
-from pathlib import Path
 
 import torch
 
 import clearvit as cv
-from clearvit.files import write_json
 from clearvit.timing import Spread, speed_ratios, time_interleaved
 from clearvit.views import gather
 from clearvit.views.sampling import sample_views
-from finer import OUT
+from evidence import write_result
 
 IMAGES, VIEWS, BATCH = 4, 10, 20
 
@@ -74,7 +72,7 @@ def main() -> None:
         "command": f"python benchmarks/view_speed.py --size {options.size}",
         "cost relative to the passes alone": ratios,
     }
-    write_json(Path(OUT) / f"view-speed-{options.size}.json", content)
+    write_result(f"view-speed-{options.size}", content, models=["demo"])
 
 
 if __name__ == "__main__":

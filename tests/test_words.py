@@ -18,7 +18,7 @@ from clearvit.options import Options
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "clearvit"
 MODULES = sorted(SOURCE.rglob("*.py"))
-SCRIPTS = sorted([*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").glob("*.py")])
+SCRIPTS = sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").glob("*.py")])
 
 WORDS = {  # a word or words in a row -> what to write
     "pupil": "student",

@@ -1,14 +1,11 @@
-"""Write docs/results/facets.md from the JSON file of facets.py."""
+"""Facets and whitening of an index."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from data import RESULTS
+from evidence import read_result
 
-JSON = Path(__file__).parent / "results" / "facets.json"
 TITLES = {
     "demo": "DINOv2 ViT-S/14 (demo)",
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k": "ViT-Ti/16 AugReg",
@@ -34,15 +31,14 @@ the demo model on voc) have not been measured.
 """
 
 
-def write_page() -> None:
+def page() -> str:
     """Render every table that has been measured, and a summary of what auto gains."""
-    known: dict[str, Any] = json.loads(JSON.read_text())
+    known = read_result("facets")
     date = max(one["date"] for one in known.values())
     parts = [HEAD.format(date=date), summary(known)]
     for key, content in known.items():
         parts.append(table(key, content))
-    (RESULTS / "facets.md").write_text("\n".join(parts))
-    print(RESULTS / "facets.md")
+    return "\n".join(parts)
 
 
 def summary(known: dict[str, Any]) -> str:

@@ -1,15 +1,12 @@
-"""Write docs/results/finer.md from the JSON files of finer.py and finer_choices.py."""
+"""Finer tokens at equal passes, and what else was chosen on the way."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from data import RESULTS
+from evidence import read_results
 
-RESULTS_JSON = Path(__file__).parent / "results"
 MODELS = {
     "demo": "DINOv2 ViT-S/14 (demo)",
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k": "ViT-Ti/16 AugReg",
@@ -18,19 +15,18 @@ MODELS = {
 TASKS, SHOWN = ("linear", "kNN"), ("mIoU of 7", "boundary IoU of 7")
 
 
-def write_page() -> None:
+def page() -> str:
     """Render every table that has been measured."""
-    parts = [HEAD, *(section(one) for one in measured("finer-[!c]*.json"))]
-    parts += [projection(one) for one in measured("projection.json")]
-    parts += [choices(one) for one in measured("finer-choices-*.json")]
-    parts += [showcase(one) for one in measured("showcase.json")]
-    (RESULTS / "finer.md").write_text("\n".join(parts) + "\n")
-    print(RESULTS / "finer.md")
+    parts = [HEAD, *(section(one) for one in measured("finer-[!c]*"))]
+    parts += [projection(one) for one in measured("projection")]
+    parts += [choices(one) for one in measured("finer-choices-*")]
+    parts += [showcase(one) for one in measured("showcase")]
+    return "\n".join(parts) + "\n"
 
 
 def measured(pattern: str) -> list[dict[str, Any]]:
     """Read JSON files of results, in the order of the models and then of sizes."""
-    found = [json.loads(path.read_text()) for path in RESULTS_JSON.glob(pattern)]
+    found = read_results(pattern)
     order = list(MODELS)
     return sorted(found, key=lambda one: (order.index(one.get("model", "demo")), one.get("size")))
 
@@ -220,7 +216,3 @@ here too: **raw, blurred** is the control of every average, and a larger input o
 that of every view. Kernel and width are those of earlier probes; what was tried on training
 images since is in the last tables (a narrower kernel is no worse there). The number of directions
 is chosen without labels. No choice saw a test image."""
-
-
-if __name__ == "__main__":
-    write_page()

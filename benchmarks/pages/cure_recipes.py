@@ -1,25 +1,21 @@
-"""Write docs/results/cure_recipes.md from the JSON files of cure_recipes.py."""
+"""Ranks, trained parts and recipes of the cure."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from cured import cell
-from data import RESULTS
+from evidence import read_results
+from pages.cured import cell
 
-RESULTS_JSON = Path(__file__).parent / "results"
 JUDGES = {"ranks": "test images", "classifiers": "test images"}
 JUDGES |= {"recipes": "labelled images that train no probe, for a choice"}
 FACTS = {"file MB": 1, "peak GB": 2, "CPU s per step": 2, "distance gone": 0, "class cosine": 3}
 
 
-def write_page() -> None:
+def page() -> str:
     """Render every table that has been measured."""
-    files = [path for table in JUDGES for path in sorted(RESULTS_JSON.glob(f"cure-{table}-*.json"))]
-    parts = [HEAD, *(section(json.loads(path.read_text())) for path in files)]
-    (RESULTS / "cure_recipes.md").write_text("\n".join(parts) + "\n")
+    found = [one for table in JUDGES for one in read_results(f"cure-{table}-*")]
+    return "\n".join([HEAD, *map(section, found)]) + "\n"
 
 
 def section(content: dict[str, Any]) -> str:
@@ -59,7 +55,3 @@ mean IoU of 7 VOC classes; 1-NN: class tokens, 500 images. In brackets the paire
 raw model with its 95 % interval over images. File: what has to be passed on (the whole model where
 matrices train whole). Peak memory is that of the process, its libraries included. Not run: the
 other ranks, PH-Reg's parts, ranks of the demo model, a second seed, and probes of the ranks."""
-
-
-if __name__ == "__main__":
-    write_page()

@@ -1,16 +1,14 @@
-"""Write docs/results/segment.md from benchmarks/results/segment-*.json; used by segment.py."""
+"""Segmentation by example."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from clearvit.segmentation.patch_classifiers import METHODS
 from clearvit.stats import bootstrap
-from data import RESULTS
-from segment import FEATURES, METHODS, OUT
+from evidence import read_result
 
 Row = dict[str, Any]
 TRIED = """On training images only (75 to 100 of them judge, raw tokens, other draws than above),
@@ -35,8 +33,7 @@ probable 35.9, class frequencies by expectation maximization 22.1. None of these
 
 def read(part: str) -> list[Row]:
     """The rows of one part; none if it was not measured."""
-    path = OUT / f"segment-{part}.json"
-    return json.loads(path.read_text())["rows"] if path.exists() else []
+    return read_result(f"segment-{part}").get("rows", [])
 
 
 def by_draw(rows: list[Row], key: str, **wanted: Any) -> dict[int, float]:
@@ -66,7 +63,7 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 def feature_table(rows: list[Row], shots: list[int], key: str) -> str:
     """The probe on every kind of features, with the paired difference to raw."""
     lines = []
-    for kind in FEATURES:
+    for kind in dict.fromkeys(row["features"] for row in rows):
         cells = []
         for n in shots:
             own = by_draw(rows, key, shots=n, features=kind, method="probe")
@@ -148,10 +145,9 @@ def strokes_table(rows: list[Row]) -> str:
 
 def folder_part() -> list[str]:
     """Cost and memory of a folder; nothing if it was not measured."""
-    path = OUT / "segment-folder.json"
-    if not path.exists():
+    found = read_result("segment-folder")
+    if not found:
         return []
-    found = json.loads(path.read_text())
     named = {"none": "masks", "image": "sharpened masks"}
     lines = [
         [
@@ -172,10 +168,10 @@ def folder_part() -> list[str]:
     ]
 
 
-def write_page(_: Callable[[], None] | None = None) -> None:
+def page() -> str:
     """Write the page."""
     rows, chosen, strokes = read("methods"), read("auto"), read("strokes")
-    date = json.loads((OUT / "segment-methods.json").read_text())["date"]
+    date = read_result("segment-methods")["date"]
     shots = sorted({r["shots"] for r in rows})
     draws = ", ".join(
         f"{len(by_draw(rows, 'mIoU', shots=n, features='raw', method='probe'))} of {n}"
@@ -229,4 +225,4 @@ def write_page(_: Callable[[], None] | None = None) -> None:
         ]
     parts += folder_part()
     parts += ["## What was tried", TRIED]
-    (RESULTS / "segment.md").write_text("\n\n".join(parts) + "\n", "utf-8")
+    return "\n\n".join(parts) + "\n"

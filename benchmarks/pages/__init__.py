@@ -1,0 +1,1 @@
+"""One module per page of docs/results: `page()` reads results and gives Markdown."""
