@@ -39,6 +39,7 @@ from prune import TITLES as SPEED_TITLES
 DOCS = Path(__file__).parents[1] / "docs"
 SUBJECT = "chelsea"  # a cat with a plain background
 FINE_SUBJECTS = ("chelsea", "coffee", "rocket")
+CURE_SUBJECTS = ("chelsea", "rocket", "coffee")
 HERO_SUBJECTS, HERO_BLOCK = ("chelsea", "rocket"), 10  # block from 0, where norms stand out
 
 
@@ -191,6 +192,43 @@ def hero(out: Path, size: int) -> None:
     save_figure(draw_panels(rows), out, overwrite=True)
 
 
+def cure(out: Path, size: int) -> None:
+    """How far one pass is from clean tokens, patch by patch, before and after the cure."""
+    models = {"raw": cv.load("demo", size=size), "cured": cv.load("demo", cure=True, size=size)}
+    rows = []
+    for name in CURE_SUBJECTS:
+        image = read_image(next(path for path in packaged_photos() if path.stem == name))
+        panels = [Panel("photo", image=np.asarray(image))]
+        with torch.autocast("cpu", torch.bfloat16):
+            clean = cv.denoise(models["raw"], image, views=32, batch=8)
+            seen = {model: backbone.tokens(image) for model, backbone in models.items()}
+        for model, tokens in seen.items():
+            away = 1 - torch.cosine_similarity(
+                tokens.patches[0].float(), clean.patches[0].float(), -1
+            )
+            shape, note = image.height / image.width, f"mean {float(away.mean()):.3f}"
+            values = away.reshape(tokens.grid).numpy()
+            panels.append(
+                Panel(f"error, {model}", None, values, note, limits=(0, 0.2), aspect=shape)
+            )
+        rows.append(panels)
+    caption = (
+        "Error: 1 - cosine between the tokens of one pass and the average of 32 sub-patch views"
+        " of the raw model."
+    )
+    save_figure(draw_panels(rows, caption=caption), out, overwrite=True)
+
+
+def compare(out: Path, _: int) -> None:
+    """The figure of `clearvit compare`, with the shipped cure."""
+    models = [cv.load("demo", size=336), cv.load("demo", cure=True, size=336)]
+    photos = [path for path in packaged_photos() if path.stem in CURE_SUBJECTS]
+    few = {"limit": 8, "reference_images": len(photos), "views": 30, "rounds": 1}
+    with tempfile.TemporaryDirectory() as folder:
+        cv.compare(models, photos, shown_images=len(photos), **few).save(folder)
+        shutil.copyfile(Path(folder) / "pca.png", out)
+
+
 def heated(title: str, values: Tensor, label: str, shape: float) -> Panel:
     return Panel(title, None, values.numpy(), aspect=shape, label=label)
 
@@ -323,6 +361,8 @@ FIGURES: dict[str, Callable[[Path, int], None]] = {
     "retrieval": retrieval,
     "denoise": denoise,
     "hero": hero,
+    "cure": cure,
+    "compare": compare,
     "export": export,
     "prune": prune,
     "bench": bench,

@@ -117,9 +117,9 @@ def _panels(comparison: Comparison) -> Section | None:
     figure = ImageElement(
         render_png(pca_figure(comparison.panel_rows, comparison.panel_columns)),
         alt=f"Images and the patch tokens of each model as colors: {names}",
-        caption="First three principal components of the patch tokens as red, green and blue. The"
-        " PCA is that of the first model, for all columns and images: equal colors mean equal"
-        " features. On the right the average over views of the first model.",
+        caption="First three principal components of the patch tokens as red, green and blue,"
+        " fitted on the foreground of each image with the first model: within a row, equal colors"
+        " mean equal features. On the right the average over views of the first model.",
     )
     return Section("Before and after", (*_sliders(comparison), figure))
 

@@ -1,4 +1,4 @@
-"""Before and after: patch tokens of each model as colors, in the first model's color space."""
+"""Before and after: patch tokens of each model as colors, in the first model's colors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -45,15 +44,22 @@ class PanelColumn:
 
 
 def color_maps(maps: Sequence[Sequence[Tensor]]) -> list[list[NDArray[np.float64]]]:
-    """Color maps (C, H, W), by column and image, in the color space of the first column.
+    """Color maps (C, H, W), by column and image, in the colors of the first column.
 
-    A column with other channels than the first gets a color space of its own.
+    Each image has its own colors, those of its foreground, so that parts of an object differ. A
+    column with other channels than the first gets colors of its own.
     """
-    first = _fit_pca(maps[0])
+    first = [PCA.fit_foreground(one) for one in maps[0]]
     result = []
     for column in maps:
-        pca = first if column[0].shape[0] == len(first.mean) else _fit_pca(column)
-        result.append([pca.apply(one.permute(1, 2, 0)).numpy() for one in column])
+        pairs = zip(first, column, strict=True)
+        fitted = [f if len(f.mean) == len(one) else PCA.fit_foreground(one) for f, one in pairs]
+        result.append(
+            [
+                pca.apply(one.permute(1, 2, 0)).numpy()
+                for pca, one in zip(fitted, column, strict=True)
+            ]
+        )
     return result
 
 
@@ -99,10 +105,6 @@ def pca_figure(rows: Sequence[PanelRow], columns: Sequence[PanelColumn]) -> Figu
         _write(figure, MARGIN, top - height - 0.045, name, size=8.5)
         top -= height + NAME
     return figure
-
-
-def _fit_pca(maps: Sequence[Tensor]) -> PCA:
-    return PCA.fit(torch.cat([one.flatten(1).T for one in maps]))
 
 
 def _draw(axes: Axes, panel: NDArray[Any], *, image: bool) -> None:
