@@ -21,6 +21,7 @@ from clearvit.progress import show_progress
 
 Size = tuple[int, int]  # (height, width) in pixels
 Precision = Literal["auto", "no", "bf16"]
+Engine = Literal["local", "ray"]
 DepthUnit = Literal["millimeters", "meters"]
 PositionRule = Literal["bicubic-antialias", "bicubic", "bicubic-offset", "bilinear-antialias"]
 ClipHead = Literal["clip", "maskclip", "naclip", "sclip", "clearclip"]
@@ -108,10 +109,9 @@ def option(
     return dataclasses.field(default=default, metadata={**facts, **limits})
 
 
-def size_option(panel: str = "Options") -> Any:
+def size_option(panel: str = "Options", shown: str = "the model's own") -> Any:
     """Declare the option that most verbs share: the size of the images."""
     help = "Image size in pixels, 518 or 448x672."
-    shown = "the model's own"
     return option(None, help, panel=panel, minimum=1, maximum=LARGEST_SIDE, shown=shown)
 
 
@@ -122,6 +122,39 @@ def precision_option(panel: str = "Options") -> Any:
         " AMX), else float32, which is 'no'."
     )
     return option("auto", help, panel=panel)
+
+
+def batch_option(default: int, panel: str = "Options") -> Any:
+    """Declare how many images enter the network at once; only memory and speed depend on it."""
+    return option(default, "Images per forward pass.", panel=panel, minimum=1)
+
+
+def limit_option(default: int, panel: str = "Options") -> Any:
+    """Declare how many of the images are looked at."""
+    help = "Images at most, spread evenly over those given."
+    return option(default, help, panel=panel, minimum=1)
+
+
+def strict_option(panel: str = "Options") -> Any:
+    """Declare what a file does that is no image."""
+    return option(False, "Stop at the first bad file instead of listing it.", panel=panel)
+
+
+def decoders_option(panel: str = "Options") -> Any:
+    """Declare how many threads read images."""
+    help, shown = "Threads that read images ahead.", "1 beside a CPU network, else 4"
+    return option(None, help, panel=panel, minimum=1, shown=shown, hidden=True)
+
+
+def engine_option(panel: str = "Options") -> Any:
+    """Declare whether one machine works or many do."""
+    help = "Where the work runs; 'ray' spreads it over a Ray cluster."
+    return option("local", help, panel=panel)
+
+
+def overwrite_option(panel: str = "Output") -> Any:
+    """Declare what happens to a result that was made with other options."""
+    return option(False, "Start again where another run of this kind stands.", panel=panel)
 
 
 def option_types(kind: type) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clearvit.options import Options, Size, option, size_option
+from clearvit.options import Options, Size, batch_option, limit_option, option, size_option
 from clearvit.views.config import Refine, refine_option, scale_option, views_option
 
 
@@ -13,12 +13,8 @@ class DiagnoseConfig(Options):
     """How to look for artifact tokens."""
 
     size: int | Size | None = size_option("Input")
-    limit: int = option(
-        64, "Maximum number of images, spread evenly over all of them.", panel="Input", minimum=1
-    )
-    batch: int = option(
-        4, "Images per forward pass; results do not depend on it.", panel="Input", minimum=1
-    )
+    limit: int = limit_option(64, "Input")
+    batch: int = batch_option(4, "Input")
     quick: bool = option(
         False, "Use 32 images, shift 4 of them and skip the experiments.", panel="Method"
     )

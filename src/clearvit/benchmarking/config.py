@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clearvit.errors import OptionError
-from clearvit.options import Options, Size, option
+from clearvit.options import Options, Size, option, size_option
 from clearvit.pruning.config import speed_target
 
 
@@ -13,12 +13,8 @@ from clearvit.pruning.config import speed_target
 class BenchConfig(Options):
     """How to time models."""
 
-    size: int | Size | None = option(
-        None,
-        "Image size in pixels, 518 or 448x672, for all models.",
-        panel="Input",
-        minimum=1,
-        shown="that of an exported graph, else of the first model",
+    size: int | Size | None = size_option(
+        "Input", "that of an exported graph, else of the first model"
     )
     batch: tuple[int, ...] = option(
         (1, 8, 32), "Batch sizes to time, images per forward pass.", panel="Input", minimum=1

@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from clearvit.options import Options, Precision, Size, option, precision_option, size_option
+from clearvit.options import (
+    Options,
+    Precision,
+    Size,
+    batch_option,
+    limit_option,
+    option,
+    precision_option,
+    size_option,
+)
 
 CurveOver = Literal["views", "registers"]
 
@@ -17,16 +26,8 @@ QUICK = {"limit": 16, "reference_images": 4, "views": 50, "labeled_limit": 64, "
 class CompareConfig(Options):
     """How to compare models."""
 
-    size: int | Size | None = option(
-        None,
-        "Image size in pixels, 518 or 448x672, for all models.",
-        panel="Input",
-        minimum=1,
-        shown="that of the first model",
-    )
-    limit: int = option(
-        32, "Images at most, spread evenly over those given.", panel="Input", minimum=1
-    )
+    size: int | Size | None = size_option("Input", "the first model's")
+    limit: int = limit_option(32, "Input")
     labels: Path | None = option(
         None,
         "Folder with one subfolder per class, for the kNN accuracy.",
@@ -75,7 +76,7 @@ class CompareConfig(Options):
         " rounds of timing.",
         panel="Measures",
     )
-    batch: int = option(4, "Images per forward pass.", panel="Run", minimum=1)
+    batch: int = batch_option(4, "Run")
     seed: int = option(0, "Seed of views and resampling.", panel="Run", minimum=0)
     cache: str | Path | None = option(
         None, "Folder that keeps the reference average for the next run.", hidden=True
@@ -106,7 +107,7 @@ class CurveConfig(Options):
         shown="1,2,4,8,16,32 views; 0,1,2,4,8,16 registers",
     )
     size: int | Size | None = size_option()
-    limit: int = option(16, "Images at most, spread evenly over those given.", minimum=2)
+    limit: int = limit_option(16)
     epochs: int = option(2, "Epochs of each cure, with --over registers.", minimum=1)
     precision: Precision = precision_option()
     seed: int = option(0, "Seed of views and trainings.", minimum=0)

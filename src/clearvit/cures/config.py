@@ -12,6 +12,7 @@ from clearvit.options import (
     Precision,
     Size,
     option,
+    overwrite_option,
     precision_option,
     size_option,
 )
@@ -19,10 +20,12 @@ from clearvit.training.config import (
     TRAINING,
     clip_norm_option,
     ema_decay_option,
+    epochs_option,
     grad_checkpointing_option,
     held_out_option,
     micro_batch_option,
     patience_option,
+    step_batch_option,
     weight_decay_option,
 )
 from clearvit.views.config import FRACTION, SAMPLER_HELP, Sampler
@@ -196,8 +199,8 @@ class CureConfig(Options):
         hidden=True,
     )
 
-    epochs: int = option(6, "Epochs to train at most.", panel=TRAINING, minimum=1)
-    batch: int = option(4, "Images per step, over all processes.", panel=TRAINING, minimum=1)
+    epochs: int = epochs_option(6)
+    batch: int = step_batch_option(4)
     micro_batch: int | None = micro_batch_option()
     lr: float | None = option(
         None,
@@ -255,6 +258,4 @@ class CureConfig(Options):
     keep_anyway: bool = option(
         False, "Write the model even if it is no better on held-out images.", panel=OUTPUT
     )
-    overwrite: bool = option(
-        False, "Start again where another run of this kind stands.", panel=OUTPUT
-    )
+    overwrite: bool = overwrite_option()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clearvit.errors import OptionError
-from clearvit.options import Options, Size, option, size_option
+from clearvit.options import Options, Size, batch_option, option, size_option
 
 Method = Literal["consensus", "lost", "tokencut"]
 Feature = Literal["token", "query", "key", "value"]
@@ -42,7 +42,7 @@ class DiscoverConfig(Options):
         minimum=1,
     )
     size: int | Size | None = size_option("Input")
-    batch: int = option(8, "Images per forward pass.", panel="Input", minimum=1)
+    batch: int = batch_option(8, "Input")
 
     def __post_init__(self) -> None:
         for name in ("features", "layers"):  # one value may be given without a tuple

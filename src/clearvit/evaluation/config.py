@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clearvit.errors import OptionError
-from clearvit.options import ClipHead, DepthUnit, Options, Size, option, size_option
+from clearvit.options import ClipHead, DepthUnit, Options, Size, batch_option, option, size_option
 from clearvit.probes.config import ClassificationMethod, Pooling
 from clearvit.retrieval.config import Descriptor, Method, PatchWeights
 
@@ -66,6 +66,21 @@ def _alphas() -> Any:
     )
 
 
+def _inference(default: Inference) -> Any:
+    help = "Squash the image into one forward pass, or slide windows."
+    return option(default, help, panel=WINDOWS)
+
+
+def _crop(shown: str) -> Any:
+    help = "Side of a sliding window in pixels."
+    return option(None, help, panel=WINDOWS, minimum=1, shown=shown)
+
+
+def _stride(shown: str) -> Any:
+    help = "Stride of the sliding windows in pixels."
+    return option(None, help, panel=WINDOWS, minimum=1, shown=shown)
+
+
 MASK_LAYOUTS = (
     "voc, voc20, ade20k, cityscapes, coco-stuff, coco-object, pascal-context, pascal-context-59,"
     " folders"
@@ -80,7 +95,7 @@ class EvaluateConfig(Options):
     limit: int | None = option(
         None, "Largest number of test images, taken evenly.", panel=DATA, minimum=1, shown="all"
     )
-    batch: int = option(8, "Images per forward pass.", panel="Run", minimum=1)
+    batch: int = batch_option(8, "Run")
     seed: int = option(0, "First seed of samples, probes and resampling.", panel="Run", minimum=0)
 
 
@@ -108,23 +123,9 @@ class LabelledMaskConfig(MaskConfig):
     subset: tuple[str, ...] = _subset()
     num_labelled: tuple[int | None, ...] = _num_labelled("images")
     seeds: int = _seeds("samples of the labelled images")
-    inference: Inference = option(
-        "whole", "Squash the image into one forward pass, or slide windows.", panel=WINDOWS
-    )
-    crop: int | None = option(
-        None,
-        "Side of a sliding window in pixels.",
-        panel=WINDOWS,
-        minimum=1,
-        shown="the shorter side",
-    )
-    stride: int | None = option(
-        None,
-        "Stride of the sliding windows in pixels.",
-        panel=WINDOWS,
-        minimum=1,
-        shown="341/518 of the crop",
-    )
+    inference: Inference = _inference("whole")
+    crop: int | None = _crop("the shorter side")
+    stride: int | None = _stride("341/518 of the crop")
 
 
 @dataclass(frozen=True)
@@ -276,23 +277,9 @@ class ZeroShotSegmentationConfig(ZeroShotConfig):
         maximum=1,
         shown="as published for the layout",
     )
-    inference: Inference = option(
-        "slide", "Squash the image into one forward pass, or slide windows.", panel=WINDOWS
-    )
-    crop: int | None = option(
-        None,
-        "Side of a sliding window in pixels.",
-        panel=WINDOWS,
-        minimum=1,
-        shown="as published for the layout",
-    )
-    stride: int | None = option(
-        None,
-        "Stride of the sliding windows in pixels.",
-        panel=WINDOWS,
-        minimum=1,
-        shown="as published for the layout",
-    )
+    inference: Inference = _inference("slide")
+    crop: int | None = _crop("as published for the layout")
+    stride: int | None = _stride("as published for the layout")
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clearvit.options import Options, Precision, Size, option, precision_option, size_option
+from clearvit.options import (
+    Options,
+    Precision,
+    Size,
+    option,
+    overwrite_option,
+    precision_option,
+    size_option,
+)
 from clearvit.training.config import (
+    TRAINING,
     ema_decay_option,
+    epochs_option,
     grad_checkpointing_option,
     patience_option,
     weight_decay_option,
@@ -16,7 +26,6 @@ from clearvit.training.config import (
 FinetuneTask = Literal["retrieval"]
 MetricLoss = Literal["margin", "triplet", "contrastive", "multi-similarity", "proxy-anchor"]
 Trained = Literal["low-rank", "last-2", "last-4", "all"]
-TRAINING = "Training"
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class FinetuneConfig(Options):
     layout: Literal["folders", "cub", "cars", "sop"] | None = option(
         None, "Layout of the data set.", shown="detected by its files"
     )
-    epochs: int = option(10, "Epochs to train at most.", panel=TRAINING, minimum=1)
+    epochs: int = epochs_option(10)
     classes: int = option(
         8, "Classes in a batch; each gives --images-per-class images.", panel=TRAINING, minimum=2
     )
@@ -69,9 +78,7 @@ class FinetuneConfig(Options):
     keep_anyway: bool = option(
         False, "Write the model even if it is no better on held-out classes.", panel="Output"
     )
-    overwrite: bool = option(
-        False, "Start again where another run of this kind stands.", panel="Output"
-    )
+    overwrite: bool = overwrite_option()
 
     @property
     def batch(self) -> int:

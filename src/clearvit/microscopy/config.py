@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clearvit.options import LARGEST_SIDE, Options, Size, option, size_option
+from clearvit.options import LARGEST_SIDE, Options, Size, limit_option, option, size_option
 from clearvit.views.config import Refine, refine_option, scale_option, views_option
 
 
@@ -15,9 +15,7 @@ class MicroscopeConfig(Options):
     """What the page of a microscope holds."""
 
     size: int | Size | None = size_option("Input")
-    limit: int = option(
-        100, "Images at most, spread evenly over those given.", panel="Input", minimum=1
-    )
+    limit: int = limit_option(100, "Input")
     views: int | None = views_option("Input")
     scale: int = scale_option("Input")
     refine: Refine = refine_option("Input")

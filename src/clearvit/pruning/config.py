@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 from clearvit.errors import OptionError
-from clearvit.options import Options, Precision, Size, option, precision_option, size_option
+from clearvit.options import (
+    Options,
+    Precision,
+    Size,
+    option,
+    overwrite_option,
+    precision_option,
+    size_option,
+)
 from clearvit.training.config import (
     TRAINING,
     clip_norm_option,
@@ -18,6 +26,7 @@ from clearvit.training.config import (
     held_out_option,
     micro_batch_option,
     patience_option,
+    step_batch_option,
     weight_decay_option,
 )
 
@@ -156,9 +165,7 @@ class PruneConfig(Options):
         "Output held to the dense model's: logits of a classifier, or tokens.",
         panel=TRAINING,
     )
-    batch: int = option(
-        16, "Images per optimizer step, over all processes.", panel=TRAINING, minimum=1
-    )
+    batch: int = step_batch_option(16)
     micro_batch: int | None = micro_batch_option()
     lr: float = option(1e-3, "Learning rate of the predictors.", panel=TRAINING, above=0)
     ratio_weight: float = option(
@@ -228,7 +235,7 @@ class PruneConfig(Options):
         panel=TRAINING,
         hidden=True,
     )
-    overwrite: bool = option(False, "Start again where another training stands.", panel="Output")
+    overwrite: bool = overwrite_option()
 
     def __post_init__(self) -> None:
         for name in ("keep", "stages"):  # lists are welcome in Python

@@ -6,7 +6,18 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from clearvit.errors import OptionError
-from clearvit.options import Options, Size, option, size_option
+from clearvit.options import (
+    Engine,
+    Options,
+    Size,
+    batch_option,
+    decoders_option,
+    engine_option,
+    option,
+    overwrite_option,
+    size_option,
+    strict_option,
+)
 
 Method = Literal["chamfer", "transport", "mutual"]
 Cross = Literal["none", "correlation", "inverse", "minus", "softmax"]
@@ -176,25 +187,14 @@ class IndexConfig(Options):
         " there is one, else uniform.",
         panel="Features",
     )
-    batch: int = option(16, "Images per forward pass.", panel="Input", minimum=1)
-    strict: bool = option(False, "Stop at the first bad file instead of listing it.", panel="Input")
-    decoders: int | None = option(
-        None,
-        "Threads that read images ahead.",
-        panel="Input",
-        minimum=1,
-        shown="1 beside a CPU network, else 4",
-        hidden=True,
-    )
-    engine: Literal["local", "ray"] = option(
-        "local",
-        "Where the work runs; 'ray' spreads it over a Ray cluster, whose workers write the table.",
-        panel="Run",
-    )
+    batch: int = batch_option(16, "Input")
+    strict: bool = strict_option("Input")
+    decoders: int | None = decoders_option("Input")
+    engine: Engine = engine_option("Run")
     refresh: bool = option(
         False, "Also remove images from the index whose files are gone.", panel="Output"
     )
-    overwrite: bool = option(False, "Start again where another index stands.", panel="Output")
+    overwrite: bool = overwrite_option()
     commit: int = option(
         64,
         "Images per write; a killed build loses at most these. Raise it on an object store.",

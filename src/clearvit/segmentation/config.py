@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clearvit.options import Options, Size, option, size_option
+from clearvit.options import (
+    Engine,
+    Options,
+    Size,
+    batch_option,
+    engine_option,
+    option,
+    size_option,
+    strict_option,
+)
 from clearvit.views.config import views_option
 
 Method = Literal["prototypes", "knn", "probe", "mixed"]
@@ -46,11 +55,9 @@ class SegmentConfig(Options):
         panel="Features",
     )
     size: int | Size | None = size_option("Features")
-    batch: int = option(8, "Images per forward pass.", panel="Run", minimum=1)
-    engine: Literal["local", "ray"] = option(
-        "local", "Where the work runs; 'ray' spreads it over a Ray cluster.", panel="Run"
-    )
-    strict: bool = option(False, "Stop at the first bad file instead of listing it.", panel="Run")
+    batch: int = batch_option(8, "Run")
+    engine: Engine = engine_option("Run")
+    strict: bool = strict_option("Run")
     coco: bool = option(False, "Write all masks as one COCO JSON too.", panel="Output")
     page: bool = option(
         True, "Write a page of the least certain masks, to look at first.", panel="Output"

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clearvit.options import Options, Size, option, size_option
+from clearvit.options import (
+    Engine,
+    Options,
+    Size,
+    batch_option,
+    decoders_option,
+    engine_option,
+    option,
+    overwrite_option,
+    size_option,
+    strict_option,
+)
 from clearvit.views.config import Refine, refine_option, scale_option, views_option
 
 
@@ -22,17 +33,9 @@ class TokenConfig(Options):
     scale: int = scale_option()
     refine: Refine = refine_option()
     dtype: Literal["float16", "float32"] = option("float16", "Number format on disk.")
-    batch: int = option(16, "Images per forward pass.", minimum=1)
+    batch: int = batch_option(16)
     shard: int = option(64, "Images per file, rounded up to whole batches.", minimum=1)
-    decoders: int | None = option(
-        None,
-        "Threads that read images ahead.",
-        minimum=1,
-        shown="1 beside a CPU network, else 4",
-        hidden=True,
-    )
-    strict: bool = option(False, "Stop at the first bad file instead of listing it.")
-    overwrite: bool = option(False, "Start again where another run of this kind stands.")
-    engine: Literal["local", "ray"] = option(
-        "local", "Where the work runs; 'ray' spreads it over a Ray cluster."
-    )
+    decoders: int | None = decoders_option()
+    strict: bool = strict_option()
+    overwrite: bool = overwrite_option("Options")
+    engine: Engine = engine_option()

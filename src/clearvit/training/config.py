@@ -9,6 +9,16 @@ from clearvit.options import option
 TRAINING = "Training"  # panel
 
 
+def epochs_option(default: int) -> Any:
+    """Declare how long the training is."""
+    return option(default, "Epochs to train at most.", panel=TRAINING, minimum=1)
+
+
+def step_batch_option(default: int) -> Any:
+    """Declare how many images make a step."""
+    return option(default, "Images per step, over all processes.", panel=TRAINING, minimum=1)
+
+
 def micro_batch_option() -> Any:
     """Declare how many images pass at once."""
     help = "Images per forward pass; the gradients of a step are accumulated."
