@@ -85,6 +85,8 @@ def check_replaceable(path: Path) -> None:
     """Refuse to replace a file that does not carry clearvit's mark (PNG, HTML and JSON do)."""
     try:
         if not os.path.lexists(path):
+            if path.parent.exists() and not path.parent.is_dir():
+                raise StoreError(f"'{path.parent}' is no directory. Choose another --out.")
             return
         if path.is_file() and _is_ours(path):
             return
@@ -289,3 +291,15 @@ def check_space(out: Path, needed: int, advice: str = "Use another disk.") -> No
             f"this needs {needed / 1e9:.1f} GB and '{existing}' has {free / 1e9:.1f} GB free."
             f" {advice}"
         )
+
+
+def check_tensors(path: Path, error: type[ClearvitError] = StoreError) -> None:
+    """Refuse a file that is no safetensors file; only its header is read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        check_regular(path)
+        with safe_open(path, "pt"):
+            return
+    except (OSError, ValueError, SafetensorError) as problem:
+        raise error(f"cannot read '{path}': {problem}") from problem

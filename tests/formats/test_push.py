@@ -97,13 +97,25 @@ def test_a_token_is_asked_for_at_a_terminal_only(hub, saved, monkeypatch):
     assert hub.calls[0][1] == "Bearer hf_typed"
 
 
-def test_an_own_card_is_kept(saved):
+def test_an_own_card_is_kept(hub, saved):
     (saved / "README.md").write_text("# Mine\n")
     cv.push(saved, "user/name", dry_run=True)
-    text = (saved / "README.md").read_text()
-    assert text.startswith("---\nlibrary_name: timm") and text.endswith("# Mine\n")
-    cv.push(saved, "user/name", dry_run=True)
-    assert (saved / "README.md").read_text() == text
+    assert (saved / "README.md").read_text() == "# Mine\n"
+    for _ in range(2):
+        hub.calls.clear()
+        cv.push(saved, "user/name", token="hf_test")
+        text = uploaded(hub)["README.md"].decode()
+        assert text.startswith("---\nlibrary_name: timm") and text.endswith("# Mine\n")
+        assert text.count("library_name") == 1
+
+
+def test_what_is_no_model_is_not_uploaded(hub, saved):
+    (saved / "model.safetensors").write_text("mine")
+    with pytest.raises(ModelError, match="cannot read"):
+        cv.push(saved, "user/name", token="hf_test")
+    with pytest.raises(ModelError, match="holds no model"):
+        cv.push("x" * 5000, "user/name", token="hf_test")
+    assert not hub.calls
 
 
 def test_what_can_go_wrong_is_one_sentence(hub, saved, tmp_path):

@@ -20,7 +20,7 @@ class PushConfig(Options):
 
     private: bool = option(False, "Create the repository so that only you see it.", panel="Hub")
     dry_run: bool = option(
-        False, "Write the card and list the files without uploading anything.", panel="Hub"
+        False, "List the files without uploading or writing anything.", panel="Hub"
     )
     json: bool = option(False, "Print the result as JSON on standard output.", panel="Hub")
 

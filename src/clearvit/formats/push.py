@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clearvit.errors import ModelError, OptionError
-from clearvit.files import read_json, written_whole
+from clearvit.files import check_tensors, read_json, written_whole
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 # All that is ever uploaded; training state, targets and whatever else lies there stays at home.
@@ -61,7 +62,7 @@ def push(
         folder: The directory.
         repository: `USER/NAME`; it is created if it does not exist.
         private: Create it so that nobody else can see it.
-        dry_run: Write the card and say what would be uploaded, without any connection.
+        dry_run: Say what would be uploaded, without any connection; nothing is written.
         token: Access token with permission to write; else the one that `hf auth login` keeps or
             HF_TOKEN names, and if there is none it is asked for at the terminal.
     """
@@ -69,14 +70,17 @@ def push(
     library = _library_of(place)
     if not REPOSITORY.fullmatch(repository):
         raise OptionError(f"'{repository}' is no repository; write USER/NAME.", "repository")
-    _complete_card(place, repository, library)
-    files = tuple(name for name in FILES if (place / name).is_file())
+    card = _complete_card(place, repository, library)
+    files = tuple(name for name in FILES if name == CARD or (place / name).is_file())
     from huggingface_hub import HfApi, constants
 
     url = f"{constants.ENDPOINT}/{repository}"
     if dry_run:
         return Pushed(url, files, dry_run=True)
     api = HfApi(token=token or _find_token())
+    if card:
+        with written_whole(place / CARD) as temporary:
+            temporary.write_text(card, "utf-8")
     try:
         api.create_repo(repository, private=private, exist_ok=True)
         api.upload_folder(
@@ -95,26 +99,27 @@ def push(
 
 
 def _library_of(folder: Path) -> str:
-    """Tell which library loads a directory."""
-    if not (folder / WEIGHTS).is_file():
+    """Tell which library loads a directory; what cannot be loaded is not uploaded."""
+    if not os.path.isfile(folder / WEIGHTS):  # which is False for any name that cannot exist
         raise ModelError(f"'{folder}' holds no model: {WEIGHTS} is missing.")
+    check_tensors(folder / WEIGHTS, ModelError)
     if not (folder / CONFIG).is_file():
         return TAG  # an edit that timm cannot run; clearvit loads it
     content = read_json(folder / CONFIG, ModelError)
     return "transformers" if "model_type" in content else "timm"
 
 
-def _complete_card(folder: Path, repository: str, library: str) -> None:
-    """Write a card where there is none, and put what the hub reads above one that lacks it."""
+def _complete_card(folder: Path, repository: str, library: str) -> str:
+    """Give the text of a missing card, or one that lacks what the hub reads; else ""."""
     path = folder / CARD
-    text = path.read_text("utf-8") if path.is_file() else _text(repository, library)
+    text = _text(repository, library)
+    if path.is_file():
+        text = path.read_text("utf-8", errors="replace")
     if text.startswith("---\n"):
-        return
+        return ""
     head = ["---", f"library_name: {library}", "pipeline_tag: image-feature-extraction", "tags:"]
     tags = ("image-feature-extraction", "vision-transformer", TAG)
-    content = "\n".join([*head, *(f"- {tag}" for tag in tags), "---", "", text])
-    with written_whole(path) as temporary:
-        temporary.write_text(content, "utf-8")
+    return "\n".join([*head, *(f"- {tag}" for tag in tags), "---", "", text])
 
 
 def _text(repository: str, library: str) -> str:
