@@ -8,23 +8,33 @@ from PIL import Image
 from pytorch_metric_learning.miners import DistanceWeightedMiner
 
 import clearvit as cv
+from clearvit.backbones.guarded_timm import timm
 from clearvit.backbones.load import load
 from clearvit.errors import TrainingError
-from clearvit.finetuning.metric_learning import ClassOrder
+from clearvit.finetuning.labelled_images import ClassOrder
 from clearvit.finetuning.metric_losses import BOUNDARY, MARGIN, EmbeddingLoss
 from tests.conftest import tiny_network
 from tests.helpers.commands import invoke
 
-QUICK = {"size": 32, "epochs": 2, "classes": 2, "images_per_class": 2, "precision": "no"}
+QUICK = {
+    "size": 32,
+    "epochs": 2,
+    "classes": 2,
+    "images_per_class": 2,
+    "precision": "no",
+    "dimension": 8,
+}
 
 
-def class_folders(root, classes=6, each=4, size=(48, 40)):
+def class_folders(root, classes=6, each=4, size=(48, 40), noise=30):
     """Folders of images that share a color, with noise."""
     rng = np.random.default_rng(0)
     for number in range(classes):
         color = rng.integers(30, 225, 3)
         for image in range(each):
-            pixels = np.clip(color + rng.normal(0, 30, (*size[::-1], 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(color + rng.normal(0, noise, (*size[::-1], 3)), 0, 255).astype(
+                np.uint8
+            )
             path = root / f"class{number}" / f"{image}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(path)
@@ -87,11 +97,11 @@ def test_every_loss_has_a_gradient(name):
 
 
 def test_batches_hold_as_many_images_of_each_class():
-    labels = tuple(i // 5 for i in range(35))
-    order = ClassOrder(32, 16, seed=1, labels=labels, per_class=4)
+    members = tuple(tuple(range(5 * c, 5 * c + 5)) for c in range(7))
+    order = ClassOrder(32, 16, seed=1, images_of=members, per_class=4)
     for step in range(6):
         batch = order.images(step)
-        counts = torch.bincount(torch.tensor([labels[i] for i in batch]))
+        counts = torch.bincount(torch.tensor(batch) // 5)
         assert len(batch) == 16 and set(counts.tolist()) <= {0, 4}
         assert batch == order.images(step)
     assert order.images(0) != order.images(1)
@@ -102,23 +112,53 @@ def test_a_tuned_model_is_a_plain_timm_model_that_goes_on_after_a_kill(tmp_path,
     images = class_folders(tmp_path / "images")
     backbone = load(tiny_network())
     out = tmp_path / "out"
-    options = {**QUICK, "unfreeze": unfreeze, "keep_anyway": True, "lr": 1e-3}
+    options = {**QUICK, "unfreeze": unfreeze, "keep_anyway": True, "lr": 1e-3, "folds": 2}
     tuned = cv.finetune(backbone, images, out=out, **options)
     report = tuned.report
-    assert report.held_out == 2 and report.classes == 4 and len(report.epochs) == 3
+    assert report.groups == 6 and [row["epoch"] for row in report.epochs] == [-1, 0, 1, 2]
     saved = json.loads((out / "finetune.json").read_text("utf-8"))
-    assert saved["after"] == report.after and saved["options"]["loss"] == "margin"
+    assert saved["after"] == report.after and saved["options"]["unfreeze"] == unfreeze
     photo = images / "class0" / "0.png"
     again = cv.load(f"dir:{out}")
-    assert torch.allclose(again.tokens(photo).cls, tuned.tokens(photo).cls, atol=1e-5)
+    assert again.embedding == 8
+    assert torch.allclose(again.embed(photo), tuned.embed(photo), atol=1e-5)
     resumed = cv.finetune(backbone, images, out=out, **options)
-    assert torch.equal(resumed.tokens(photo).cls, tuned.tokens(photo).cls)
+    assert torch.equal(resumed.embed(photo), tuned.embed(photo))
+
+
+def test_plain_timm_gives_the_embedding(tmp_path):
+    images = class_folders(tmp_path / "images")
+    options = {**QUICK, "keep_anyway": True}
+    tuned = cv.finetune(load(tiny_network()), images, out=tmp_path / "out", **options)
+    network = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    pixels = next(tuned.pixels(images / "class1" / "0.png", size=32))
+    with torch.no_grad():
+        own = F.normalize(network(pixels), dim=-1)
+    torch.testing.assert_close(own, tuned.embed(pixels), atol=1e-5, rtol=1e-4)
+
+
+def test_a_tuned_model_indexes_reranks_and_exports_like_any_other(tmp_path):
+    images = class_folders(tmp_path / "images")
+    options = {**QUICK, "keep_anyway": True}
+    tuned = cv.finetune(load(tiny_network()), images, out=tmp_path / "out", **options)
+    index = cv.Index.build(tuned, images, out=tmp_path / "index", size=32, grid=2)
+    assert index.spec.descriptor == "embedding" and index.spec.facet == "projected"
+    assert (index.spec.channels, index.spec.width) == (8, 8) and index.spec.same_space
+    hits = index.search(images / "class2" / "0.png", k=5, weight=1.0, method="transport")
+    assert hits[0].entry.name == "class2/0.png" and hits[0].patch_similarity is not None
+    cv.export(tuned, tmp_path / "onnx", format="onnx", size=32)
+    again = cv.load(f"onnx:{tmp_path / 'onnx'}")
+    photo = images / "class3" / "1.png"
+    torch.testing.assert_close(
+        again.embed(photo), tuned.embed(photo, size=32), atol=1e-4, rtol=1e-3
+    )
+    assert cv.export(tuned, tmp_path / "timm", format="timm").difference < 1e-4
 
 
 def test_the_raw_model_is_a_candidate(tmp_path):
-    images = class_folders(tmp_path / "images")
-    with pytest.raises(TrainingError, match="did not help"):
-        cv.finetune(load(tiny_network()), images, out=tmp_path / "out", lr=1e-12, **QUICK)
+    images = class_folders(tmp_path / "images", noise=400)  # classes that nobody can tell apart
+    with pytest.raises(TrainingError, match="did not help beyond noise"):
+        cv.finetune(load(tiny_network()), images, out=tmp_path / "out", **QUICK)
     assert not (tmp_path / "out" / "model.safetensors").exists()
 
 
@@ -129,6 +169,21 @@ def test_too_little_data_is_refused_before_any_work(tmp_path, classes, each, sai
     images = class_folders(tmp_path / "images", classes, each)
     with pytest.raises(cv.ClearvitError, match=said):
         cv.finetune(load(tiny_network()), images, out=tmp_path / "out", **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dimension": 0}, "nothing to train"),
+        ({"loss": "distill"}, "need each other"),
+        ({"teacher": "demo"}, "need each other"),
+        ({"task": "places"}, "holds classes"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(tmp_path, options, said):
+    images = class_folders(tmp_path / "images")
+    with pytest.raises(cv.ClearvitError, match=said):
+        cv.finetune(load(tiny_network()), images, out=tmp_path / "out", **{**QUICK, **options})
 
 
 def test_published_layouts_give_their_training_classes(tmp_path):
@@ -146,9 +201,9 @@ def test_published_layouts_give_their_training_classes(tmp_path):
 
 def test_the_command_names_the_next_step(tmp_path):
     images = class_folders(tmp_path / "images", 4, 4)
-    flags = ("--size", "28", "--epochs", "1", "--classes", "2", "--images-per-class", "2")
+    flags = ("--size", "28", "--dimension", "16")
     done = invoke(
         "finetune", "demo", str(images), "-o", str(tmp_path / "o"), *flags, "--keep-anyway"
     )
     assert done.exit_code == 0, done.output
-    assert "held-out classes" in done.output and "clearvit index" in done.output
+    assert "held out in turn" in done.output and "clearvit index" in done.output

@@ -48,6 +48,7 @@ class Backbone(ABC):
         depth: Number of blocks that `layers` can name; 0 for grid-only backbones.
         prefix_names: Kinds of the prefix tokens, in order.
         text: The text tower of CLIP-like models, else None.
+        embedding: Channels of the projection that `finetune` trained for `embed`; 0 without one.
         report: What the verb that made this backbone measured, if any.
         note: How a checkpoint file was read, in one sentence; empty for other sources.
         bf16: Whether tasks extract tokens in bfloat16; see `in_precision`.
@@ -59,6 +60,7 @@ class Backbone(ABC):
     depth: int = 0
     prefix_names: tuple[str, ...] = ()
     text: TextTower | None = None
+    embedding: int = 0
     note: str = ""
     report: Any = None
     bf16: bool = False
@@ -122,11 +124,14 @@ class Backbone(ABC):
             )
 
     def embed(self, images: Images, *, size: int | Size | None = None, batch: int = 16) -> Tensor:
-        """Embed images in the joint space of a CLIP-like model, (B, D), unit norm."""
-        if self.text is None:
+        """Embed images in the joint space of a CLIP-like model, (B, D), unit norm.
+
+        A model that `finetune` gave a projection embeds them by that.
+        """
+        if self.text is None and not self.embedding:
             raise ModelError(
-                f"'{self.name}' has no text tower. Load a CLIP-like model, for example"
-                " 'openclip:ViT-B-16/openai', or use tokens(images).cls."
+                f"'{self.name}' has no text tower and no trained projection. Load a CLIP-like"
+                " model, for example 'openclip:ViT-B-16/openai', or use tokens(images).cls."
             )
         with torch.no_grad(), autocast(self.device, self.bf16):
             parts = [

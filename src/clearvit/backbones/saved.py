@@ -61,10 +61,11 @@ RULES: dict[str, Rule] = {  # of OWN_CONFIG; the blueprint checks its own argume
     "spare_class": flag,
     "output": table(_STEPS),
     "fine": FINE_RULE,
+    "embedding": whole(1, 1 << 16),
     "head": one_of(*choices_of(ClipHead)),
     "std": number(1e-6, 1e6),
 }
-OPTIONAL = ("source", "neurons", "spare_class", "output", "fine", "head", "std")
+OPTIONAL = ("source", "neurons", "spare_class", "output", "fine", "embedding", "head", "std")
 
 # Backbones of packages above: the file that marks them, and the function that loads them. Names,
 # not imports: this package imports none of those.
@@ -157,9 +158,18 @@ def load_saved(path: str | Path, positions: PositionRule | None = None) -> VitBa
         backbone.output = OutputSteps(**config["output"])
     if "fine" in config:
         backbone.fine = load_head(folder, config["fine"], backbone.width)
+    if "embedding" in config:
+        backbone.embedding = _check_embedding(backbone, config["embedding"], folder)
     if "head" not in config:
         return backbone
     return dense_clip(backbone, config["head"], std=config.get("std", STD))
+
+
+def _check_embedding(backbone: VitBackbone, channels: int, folder: Path) -> int:
+    """Refuse a projection that the weights do not hold."""
+    if getattr(backbone.network.head, "out_features", 0) != channels:
+        raise ModelError(f"'{folder / OWN_CONFIG}' names a projection that the weights lack.")
+    return channels
 
 
 def _own_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:
@@ -173,6 +183,8 @@ def _own_config(backbone: VitBackbone, blueprint: Blueprint) -> dict[str, Any]:
     if isinstance(backbone, NeuronBackbone):
         config["neurons"] = {str(b): units.tolist() for b, units in backbone.neurons.items()}
         config["spare_class"] = backbone.spare_class
+    if backbone.embedding:
+        config["embedding"] = backbone.embedding
     if backbone.output is not None:
         directions, smooth, seed = backbone.output.settings()
         config["output"] = {"directions": directions, "smooth": smooth, "seed": seed}

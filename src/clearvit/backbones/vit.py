@@ -166,6 +166,11 @@ class VitBackbone(Backbone):
         tokens = self.without_steps().forward(pixels)  # the network's own head takes its own tokens
         return self.network.forward_head(torch.cat([tokens.prefix, tokens.patches], 1))  # type: ignore[no-any-return]
 
+    def project_patches(self, patches: Tensor) -> Tensor:
+        """Pass final patch tokens (B, N, C) through the trained projection, (B, N, `embedding`)."""
+        found: Tensor = self.network.head(self.network.fc_norm(patches))
+        return found
+
     def around(self, network: nn.Module, blueprint: Blueprint | None) -> VitBackbone:
         """Return the same backbone around another network, which may have more prefix tokens."""
         other = copy.copy(self)
@@ -187,7 +192,9 @@ class VitBackbone(Backbone):
     def _settings(self) -> tuple[object, ...]:
         steps = () if self.output is None else self.output.settings()
         head = () if self.fine is None else self.fine.settings()
-        return (*super()._settings(), self.positions, self.prefix_names, *steps, *head)
+        projection = ("embedding", self.embedding) if self.embedding else ()
+        common = (self.positions, self.prefix_names, *steps, *head)
+        return (*super()._settings(), *common, *projection)
 
 
 def is_vit(network: nn.Module) -> bool:

@@ -17,7 +17,8 @@ from clearvit.progress import is_main_process
 LabelledImages = Annotated[
     str,
     typer.Argument(
-        help="A folder with one subfolder per class, or a CUB-200-2011, Cars196 or SOP folder.",
+        help="A folder with one subfolder per class, a CUB-200-2011, Cars196 or SOP folder, or"
+        " places: MSLS, or query/, ref/ and ground_truth.json.",
         show_default=False,
     ),
 ]
@@ -29,12 +30,16 @@ def finetune(
 ) -> None:
     """Train a ViT on classes of images so that images of one class, seen or not, find each other.
 
-    Some classes are held out to choose the best epoch, and the model as it came in is a candidate.
-    The result is a plain timm model. Kill it at any moment; the same command goes on.
+    A projection is fitted behind the network; --unfreeze trains the network too. Classes are held
+    out in turn to judge, the model as it came in is a candidate, and nothing is written that is no
+    better beyond noise. The result is a plain timm model whose head is the projection. Kill it at
+    any moment; the same command goes on.
 
     Example: `clearvit finetune demo cars/ --out tuned/ --size 224`
 
-    Example: `clearvit finetune demo cars/ --out tuned/ --loss proxy-anchor --unfreeze last-2`
+    Example: `clearvit finetune demo cars/ --out tuned/ --unfreeze low-rank --epochs 10`
+
+    Example: `clearvit finetune demo msls/ --out tuned/ --task places --unfreeze last-2`
     """
     from clearvit.finetuning.metric_learning import finetune
 

@@ -58,31 +58,35 @@ def is_msls(root: Path) -> bool:
     return bool(_find_cities(root))
 
 
-def _find_cities(root: Path) -> list[Path]:
+def _find_cities(root: Path, training: bool = False) -> list[Path]:
     for base in (root, root / "train_val"):
         if (base / "query" / TABLE).is_file():
             return [base]
-        found = [c for c in VALIDATION if (base / c / "query" / TABLE).is_file()]
-        if found:
-            return [base / c for c in found]
-        others = sorted(base.glob(f"*/query/{TABLE}"))
-        if others:
-            return [path.parents[1] for path in others]
+        present = sorted(path.parents[1] for path in base.glob(f"*/query/{TABLE}"))
+        judging = [city for city in present if city.name in VALIDATION]
+        others = [city for city in present if city.name not in VALIDATION]
+        if present:
+            return others if training else judging or others
     return []
 
 
-def read_msls(root: Path) -> RetrievalDataset:
+def read_msls(root: Path, training: bool = False) -> RetrievalDataset:
     """Read MSLS: CITY/{query,database}/{postprocessed.csv,images}; positives lie within 25 m.
 
-    Where the validation cities are present, only these are read. Panoramas and queries without a
+    Where the validation cities are present, only these are read, or with `training` all others.
+    Panoramas and queries without a
     positive are left out, as in the published protocol.
     """
     gallery: list[Path] = []
     queries: list[Path] = []
     positives: list[tuple[int, ...]] = []
-    cities = _find_cities(root)
+    cities = _find_cities(root, training)
     if not cities:
-        raise ImageError(f"'{root}' has no city with query/{TABLE}.")
+        kind = "training city" if training else "city"
+        raise ImageError(
+            f"'{root}' has no {kind} with query/{TABLE}"
+            + (f" ({' and '.join(VALIDATION)} judge)." if training else ".")
+        )
     for city in cities:
         query_paths, query_positions = _read_positions(city / "query")
         database_paths, database_positions = _read_positions(city / "database")

@@ -196,6 +196,6 @@ LAYOUTS: dict[str, Callable[[Path, bool], RetrievalDataset]] = {
     "cub": _read_cub,
     "cars": _read_cars,
     "sop": _read_sop,
-    "msls": lambda root, training: read_msls(root),
+    "msls": read_msls,
     "vpr": lambda root, training: read_vpr(root),
 }

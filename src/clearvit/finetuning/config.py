@@ -17,15 +17,17 @@ from clearvit.options import (
 from clearvit.training.config import (
     TRAINING,
     ema_decay_option,
-    epochs_option,
     grad_checkpointing_option,
     patience_option,
     weight_decay_option,
 )
 
-FinetuneTask = Literal["retrieval"]
-MetricLoss = Literal["margin", "triplet", "contrastive", "multi-similarity", "proxy-anchor"]
-Trained = Literal["low-rank", "last-2", "last-4", "all"]
+FinetuneTask = Literal["auto", "retrieval", "places"]
+MetricLoss = Literal[
+    "margin", "triplet", "contrastive", "multi-similarity", "proxy-anchor", "distill"
+]
+Trained = Literal["none", "low-rank", "last-2", "last-4", "all"]
+FEW = 50  # classes below which three folds judge instead of one
 
 
 @dataclass(frozen=True)
@@ -33,38 +35,75 @@ class FinetuneConfig(Options):
     """How to train an embedding on labelled images."""
 
     task: FinetuneTask = option(
-        "retrieval", "What to train for: 'retrieval' brings images of one class near each other."
+        "auto",
+        "What to train for: 'retrieval' brings images of one class near each other, 'places' a"
+        " query near its positives; 'auto' goes by the layout of the data.",
     )
-    loss: MetricLoss = option(
-        "margin",
-        "Loss between embeddings: 'margin' with distance-weighted mining is that of the re-ranking"
-        " papers; the others are those of pytorch-metric-learning.",
+    dimension: int = option(
+        128,
+        "Channels of the projection behind the network, fitted before anything trains; 0 adds none"
+        " and trains the class token itself.",
+        minimum=0,
+        maximum=65536,
     )
     unfreeze: Trained = option(
-        "low-rank",
-        "What trains: a 'low-rank' change of every matrix, the 'last-2' or 'last-4' blocks, or"
-        " 'all' weights.",
+        "none",
+        "What trains beside the projection: 'none' of the network, a 'low-rank' change of every"
+        " matrix, the 'last-2' or 'last-4' blocks, or 'all' weights.",
     )
     rank: int = option(8, "Rank of the trained change, with 'low-rank'.", minimum=1)
+    loss: MetricLoss | None = option(
+        None,
+        "Loss between embeddings: 'margin' with distance-weighted mining is that of the re-ranking"
+        " papers, 'distill' follows --teacher, the others are those of pytorch-metric-learning.",
+        shown="margin; for places triplet",
+    )
+    teacher: str | None = option(
+        None, "Model whose descriptors 'distill' follows, such as dir:large/.", shown="none"
+    )
     size: int | Size | None = size_option()
-    layout: Literal["folders", "cub", "cars", "sop"] | None = option(
+    layout: Literal["folders", "cub", "cars", "sop", "msls", "vpr"] | None = option(
         None, "Layout of the data set.", shown="detected by its files"
     )
-    epochs: int = epochs_option(10)
+    epochs: int | None = option(
+        None,
+        "Epochs to train at most; 0 keeps the projection as it was fitted.",
+        panel=TRAINING,
+        minimum=0,
+        shown="0 with a frozen network, else 10",
+    )
     classes: int = option(
-        8, "Classes in a batch; each gives --images-per-class images.", panel=TRAINING, minimum=2
+        8,
+        "Classes in a batch, with --images-per-class images each; or queries and positives.",
+        panel=TRAINING,
+        minimum=2,
     )
     images_per_class: int = option(4, "Images of each class in a batch.", panel=TRAINING, minimum=2)
+    negatives: int = option(
+        5,
+        "Hardest negatives of a query in the batch, with --task places.",
+        panel=TRAINING,
+        minimum=1,
+    )
     lr: float | None = option(
         None,
         "Learning rate.",
         panel=TRAINING,
         above=0,
-        shown="1e-4 for low-rank factors, 1e-5 for whole matrices",
+        shown="1e-4 for low-rank factors and the projection, 1e-5 for whole matrices",
+    )
+    folds: int | None = option(
+        None,
+        "How many times to train with other classes held out, before the model is trained on all of"
+        " them; 1 holds out --held-out of them once, and keeps that model.",
+        panel=TRAINING,
+        minimum=1,
+        maximum=20,
+        shown=f"3 with fewer than {FEW} classes, else 1",
     )
     held_out: float = option(
         0.2,
-        "Fraction of the classes held out to choose the best epoch.",
+        "Fraction of the classes held out with one fold.",
         panel=TRAINING,
         above=0,
         below=1,
@@ -81,6 +120,6 @@ class FinetuneConfig(Options):
     overwrite: bool = overwrite_option()
 
     @property
-    def batch(self) -> int:
-        """Images of a step."""
-        return self.classes * self.images_per_class
+    def most_epochs(self) -> int:
+        """Epochs to train at most."""
+        return (0 if self.unfreeze == "none" else 10) if self.epochs is None else self.epochs

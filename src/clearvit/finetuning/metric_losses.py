@@ -1,4 +1,4 @@
-"""Losses between embeddings by name, from pytorch-metric-learning."""
+"""Losses between embeddings by name, from pytorch-metric-learning; triplets of places."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from clearvit.finetuning.config import MetricLoss
 # (DIML, Beyond the CLS Token) train: margin 0.2, a learned boundary that starts at 1.2, and
 # negatives drawn with the inverse density of distances on the sphere, cut at 0.5 and 1.4.
 MARGIN, BOUNDARY, NEAREST, FARTHEST = 0.2, 1.2, 0.5, 1.4
+PLACE_MARGIN = 0.1  # of the triplets of places, as Beyond the CLS Token trains on MSLS
 
 
 class EmbeddingLoss(nn.Module):
@@ -54,3 +55,37 @@ class EmbeddingLoss(nn.Module):
             chosen = self.miner(unit, labels) if self.miner is not None else None
         loss: Tensor = self.loss(unit, labels, chosen)
         return loss
+
+
+class PlaceTriplets(nn.Module):
+    """Triplet loss of queries with the hardest negatives of the batch."""
+
+    def __init__(self, negatives: int) -> None:
+        super().__init__()
+        self.negatives = negatives
+
+    def forward(self, embeddings: Tensor, positive: Tensor, seed: int) -> Tensor:
+        """Compute mean [margin + |q - p|^2 - |q - n|^2]+ over the hardest negatives n of each q.
+
+        Args:
+            embeddings: Query, positive, query, positive, …, (2 Q, C).
+            positive: Which of the Q gallery images are positives of which query, (Q, Q) bool.
+            seed: Not used: nothing is drawn.
+        """
+        unit = F.normalize(embeddings.float(), dim=1)
+        queries, gallery = unit[::2], unit[1::2]
+        apart = 2 - 2 * queries @ gallery.T  # squared distances
+        near = apart.diagonal()[:, None]
+        far = apart.masked_fill(positive, torch.inf)
+        hardest = far.topk(min(self.negatives, len(far)), dim=1, largest=False).values
+        terms = (PLACE_MARGIN + near - hardest).clamp(min=0)  # 0 where nothing is left
+        return terms.mean()
+
+
+class Distillation(nn.Module):
+    """Squared distance of unit embeddings to a teacher's."""
+
+    def forward(self, embeddings: Tensor, targets: Tensor, seed: int) -> Tensor:
+        """Compare embeddings (B, D) with the teacher's (B, D); nothing is drawn by the seed."""
+        apart = F.normalize(embeddings.float(), dim=1) - F.normalize(targets.float(), dim=1)
+        return apart.square().sum(1).mean()

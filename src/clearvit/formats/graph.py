@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from clearvit.backbones.sources.runtime import KEPT, PIXELS, PREFIX, GraphFacts
+from clearvit.backbones.sources.runtime import EMBEDDING, KEPT, PIXELS, PREFIX, GraphFacts
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import missing_extra
 from clearvit.options import Size
@@ -47,6 +47,8 @@ class Graph(nn.Module):
         optional = {PREFIX: tokens.prefix, KEPT: tokens.kept}
         found = [optional[name] for name in self.outputs if name in optional]
         found += [] if self.head is None else [self.head(tokens.patches)]
+        if EMBEDDING in self.outputs:
+            found.append(self.network.forward_head(torch.cat([tokens.prefix, tokens.patches], 1)))
         return (tokens.patches, *(tensor for tensor in found if tensor is not None))
 
 

@@ -54,6 +54,8 @@ def write_hf(backbone: VitBackbone, out: Path) -> Written:
     agree = _rules_agree(backbone, rule)
     size = round_to_patches(table, backbone.patch)
     notes = [] if agree else [_rule_note(backbone, "transformers", rule, size)]
+    if backbone.embedding:
+        notes.append("the trained projection is not in it; format='timm', 'onnx' have it")
     if importlib.util.find_spec("transformers") is None:
         notes.append("transformers is not installed, so the copy was checked with clearvit alone")
         reader, run = "clearvit", _own_run(folder, backbone)

@@ -197,6 +197,8 @@ def _facts(backbone: VitBackbone, format: RuntimeFormat, batch: int | None) -> G
         batch=batch,
         macs=macs_of(backbone, size),
         scale=backbone.scale,
+        # Steps after the norm change the patches, which the projection may pool.
+        embedding=backbone.embedding if backbone.output is None and backbone.fine is None else 0,
     )
 
 

@@ -43,7 +43,7 @@ class CollectedFeatures:
 
     def local_features(self, patch_weights: ResolvedWeights) -> LocalFeatures:
         """Give the patches of all images as matching takes them; pick some by indexing."""
-        descriptors = None if self.spec.descriptor == "joint" else self.descriptors
+        descriptors = self.descriptors if self.spec.same_space else None
         return LocalFeatures(self.patches[patch_weights], self.weights[patch_weights], descriptors)
 
 

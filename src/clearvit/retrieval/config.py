@@ -22,7 +22,7 @@ from clearvit.options import (
 Method = Literal["chamfer", "transport", "mutual"]
 Cross = Literal["none", "correlation", "inverse", "minus", "softmax"]
 RerankBy = Literal["patches", "expansion", "reciprocal"]
-ResolvedDescriptor = Literal["class", "mean", "joint"]
+ResolvedDescriptor = Literal["class", "mean", "joint", "embedding"]
 Descriptor = Literal["auto"] | ResolvedDescriptor
 ResolvedWeights = Literal["attention", "rollout", "rollout-min", "uniform", "without-artifacts"]
 PatchWeights = Literal["auto"] | ResolvedWeights
@@ -177,8 +177,9 @@ class IndexConfig(Options):
     )
     descriptor: Descriptor = option(
         "auto",
-        "Global descriptor: class token, mean of the patches, or the joint image-text space; 'auto'"
-        " is joint for CLIP-like models, else class, else mean.",
+        "Global descriptor: class token, mean of the patches, the joint image-text space, or the"
+        " projection that finetune trained (embedding); 'auto' is embedding or joint where there is"
+        " one, else class, else mean.",
         panel="Features",
     )
     patch_weights: PatchWeights = option(

@@ -28,9 +28,13 @@ from clearvit.retrieval.config import (
 from clearvit.retrieval.facets.facet import (
     FINAL,
     KINDS,
+    PROJECTED,
+    PROJECTION,
     Facet,
     capture_options,
     facet_vectors,
+    facet_width,
+    plain_facet,
 )
 from clearvit.retrieval.matching.patch_matching import LocalFeatures
 from clearvit.retrieval.matching.pooling import Grid, pool_patches, pool_weights
@@ -93,7 +97,9 @@ class FeatureSpec:
     @property
     def same_space(self) -> bool:
         """Whether descriptors and patches can be compared with each other."""
-        return self.descriptor != "joint" and self.facet == "token" and not self.whitening
+        together = (self.descriptor == "embedding") == (self.facet == PROJECTED)
+        final = self.facet in (str(FINAL), PROJECTED)
+        return self.descriptor != "joint" and final and together and not self.whitening
 
     def with_whitenings(self, whitenings: Mapping[str, Whitening]) -> FeatureSpec:
         """Give the spec whitenings, under the names "descriptor" and "patches", and their hash."""
@@ -159,6 +165,8 @@ def make_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
     if descriptor == "auto":
         plain: ResolvedDescriptor = "mean" if tokens.cls is None else "class"
         descriptor = plain if backbone.text is None else "joint"
+        descriptor = "embedding" if backbone.embedding else descriptor
+    facet = plain_facet(backbone, descriptor)
     rows, columns = (config.grid,) * 2 if isinstance(config.grid, int) else config.grid
     return FeatureSpec(
         model=backbone.name,
@@ -169,8 +177,9 @@ def make_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
         descriptor=descriptor,
         patch_weights=patch_weights,
         channels=_descriptors(backbone, blank, tokens, descriptor).shape[1],
-        width=backbone.width,
+        width=facet_width(backbone, facet),
         token_width=backbone.width,
+        facet=str(facet),
     )
 
 
@@ -230,7 +239,7 @@ def extract_raw(
             weights, keep = remove_artifacts(weights, flags), ~flags
         patches = {}
         for facet in facets:
-            vectors, grid = facet_vectors(tokens, facet)
+            vectors, grid = facet_vectors(tokens, facet, backbone)
             kept = keep if grid == tokens.grid else None
             patches[facet] = pool_patches(vectors, grid, spec.grid, keep=kept).cpu()
         pooled = pool_weights(weights, tokens.grid, spec.grid).cpu()
@@ -251,6 +260,8 @@ def finish_features(raw: RawFeatures, spec: FeatureSpec, facet: Facet) -> ImageF
 def facet_of(spec: FeatureSpec) -> Facet:
     """Read the facet that an index names, which may be a stranger's."""
     kind, _, block = spec.facet.partition(":")
+    if spec.facet == PROJECTED:
+        return PROJECTION
     if kind not in KINDS or not (block.isdigit() if block else spec.facet == "token"):
         raise StoreError(f"the index names a facet that does not exist: '{spec.facet[:40]}'.")
     return Facet(kind, int(block)) if block else FINAL
@@ -344,8 +355,10 @@ def _weights(backbone: Backbone, tokens: Tokens, kind: ResolvedWeights) -> Tenso
 
 
 def _descriptors(backbone: Backbone, pixels: Tensor, tokens: Tokens, kind: str) -> Tensor:
-    if kind == "joint":
+    if kind == "joint" or (kind == "embedding" and backbone.embedding):
         return backbone.embed(pixels).float()
+    if kind == "embedding":
+        raise ModelError(f"'{backbone.name}' has no projection; train one with clearvit finetune.")
     one = tokens.cls if kind == "class" else tokens.patches.float().mean(1)
     if one is None:
         raise ModelError(f"'{backbone.name}' has no class token; use descriptor='mean'.")

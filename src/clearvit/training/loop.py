@@ -35,7 +35,7 @@ STATE, BEST = "state.safetensors", "best.safetensors"
 class FitConfig:
     """How to train, whatever is trained."""
 
-    epochs: int
+    epochs: int  # that the schedule is made for
     micro_batch: int  # images per forward pass; the gradients of a step are accumulated
     warmup_steps: int = 0
     schedule: Schedule = "exponential"  # see `lr_factor`
@@ -46,6 +46,7 @@ class FitConfig:
     ema_decay: float = 0.0  # of the averaged weights, which are evaluated and kept; 0: none
     ema_warmup: bool = True  # whether the decay is smaller in the first steps
     save_every: int = 50  # steps
+    last_epoch: int | None = None  # ends here, in the middle of the schedule; None: at its end
     stage: str = "train"  # name of this training in progress reports
 
 
@@ -88,7 +89,8 @@ def fit(
     """
     check_divisible(order.batch, accelerator.num_processes)
     trainer = _Trainer(task, order, config, folder, accelerator)
-    total = order.steps_per_epoch * config.epochs
+    ends = config.epochs if config.last_epoch is None else config.last_epoch
+    total = order.steps_per_epoch * ends
     state = trainer.state
     main = accelerator.is_main_process
     curves = Curves(folder / "curves", state.step) if main else None

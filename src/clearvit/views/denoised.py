@@ -62,6 +62,7 @@ class DenoisedBackbone(Backbone):
         self.name = f"{backbone.name} x {config.views} views{fine}"
         self.patch, self.width = backbone.patch, backbone.width
         self.prefix_names, self.depth = backbone.prefix_names, 0
+        self.embedding = backbone.embedding
 
     def forward(
         self,

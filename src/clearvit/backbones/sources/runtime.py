@@ -51,6 +51,7 @@ READERS: dict[RuntimeFormat, str] = {"onnx": "ONNX Runtime", "openvino": "OpenVI
 LIBRARIES: dict[RuntimeFormat, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
 # Names in the graph.
 PIXELS, PATCHES, PREFIX, KEPT, CLASSES = "pixels", "patches", "prefix", "kept", "classes"
+EMBEDDING = "embedding"
 VERSION = 1
 # All that OpenVINO may be told by a file: others name directories, plug-ins and log files.
 PRECISION = "INFERENCE_PRECISION_HINT"
@@ -76,8 +77,9 @@ RULES: dict[str, Rule] = {  # of CONFIG
     "scale": whole(1, 16),
     "settings": table(SETTINGS, optional=SETTINGS),
     "classes": list_of(text, 0, 255),
+    "embedding": whole(0, 65536),
 }
-OPTIONAL = ("pruned", "batch", "quantize", "macs", "scale", "settings", "classes")
+OPTIONAL = ("pruned", "batch", "quantize", "macs", "scale", "settings", "classes", "embedding")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -101,13 +103,15 @@ class GraphFacts:
     scale: int = 1  # how many times finer than one cell per patch the grid is
     settings: Mapping[str, str] = field(default_factory=dict)  # the library needs to be right
     classes: tuple[str, ...] = ()  # names of the K classes, if it also gives their probabilities
+    embedding: int = 0  # channels of the trained projection, if it also gives that
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of what the graph gives, in order."""
         prefix = (PREFIX,) if self.prefix_names else ()
         kept, classes = (KEPT,) if self.pruned else (), (CLASSES,) if self.classes else ()
-        return (PATCHES, *prefix, *kept, *classes)
+        embedding = (EMBEDDING,) if self.embedding else ()
+        return (PATCHES, *prefix, *kept, *classes, *embedding)
 
     def to_json(self) -> dict[str, Any]:
         """Give everything as JSON can hold it."""
@@ -143,7 +147,7 @@ class RuntimeBackbone(Backbone):
         super().__init__(nn.Identity(), facts.preprocessing, name=name)
         self.folder, self.facts = folder, facts
         self.patch, self.width = facts.patch, facts.width
-        self.prefix_names = facts.prefix_names
+        self.prefix_names, self.embedding = facts.prefix_names, facts.embedding
         self._ready: tuple[int, Engine] | None = None
 
     def forward(
@@ -167,6 +171,9 @@ class RuntimeBackbone(Backbone):
             scale=self.scale,
             kept=whole.get(KEPT),
         )
+
+    def _project(self, pixels: Tensor) -> Tensor:
+        return self.run(pixels.detach().cpu().float())[EMBEDDING]
 
     @property
     def scale(self) -> int:
@@ -197,6 +204,7 @@ class RuntimeBackbone(Backbone):
             PREFIX: (images, len(self.prefix_names), self.width),
             KEPT: (images, cells),
             CLASSES: (images, len(self.facts.classes), height, width),
+            EMBEDDING: (images, self.facts.embedding),
         }
         for name, tensor in whole.items():
             if tuple(tensor.shape) != wanted[name]:

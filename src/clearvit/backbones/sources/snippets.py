@@ -23,6 +23,7 @@ def timm_code(folder: str | Path, backbone: VitBackbone) -> str:
     """Load what `save` wrote with timm alone."""
     height, width = backbone.fitting_size()
     name = f"local-dir:{_posix(folder)}"
+    head = "embedding = network.forward_head(tokens)  # of the whole image\n"
     return f"""\
 import timm
 import torch
@@ -34,7 +35,7 @@ pixels = torch.zeros(1, 3, {height}, {width})
 with torch.no_grad():
     tokens = network.forward_features(pixels)
 patches = tokens[:, network.num_prefix_tokens :]  # {_behind(backbone)}
-"""
+{head if backbone.embedding else ""}"""
 
 
 def clearvit_code(folder: str | Path) -> str:

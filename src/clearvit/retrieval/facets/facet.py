@@ -16,9 +16,11 @@ from torch import Tensor
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.tokens import Tokens
+from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 
 KINDS = ("token", "query", "key", "value")
+PROJECTED = "projected"  # the final tokens through the projection that finetune trained
 INNER = 2 / 3  # depth of the inner block of the short list: block 7 of 12
 
 
@@ -33,7 +35,7 @@ class Facet:
         return self.kind if self.block is None else f"{self.kind}:{self.block}"
 
 
-FINAL = Facet()
+FINAL, PROJECTION = Facet(), Facet(PROJECTED)
 
 
 def parse_facet(text: str, backbone: Backbone) -> Facet:
@@ -42,9 +44,12 @@ def parse_facet(text: str, backbone: Backbone) -> Facet:
     if kind not in KINDS or not number.removeprefix("-").isdigit():
         if text == "token":
             return FINAL
+        if text == PROJECTED:
+            return _check_projected(backbone)
         raise ModelError(
             f"facet is '{text}'; write auto, token (the final tokens), or a kind and a block, such"
-            f" as value:7. Kinds are {', '.join(KINDS)}."
+            f" as value:7. Kinds are {', '.join(KINDS)}. '{PROJECTED}' is for models with a"
+            " projection that finetune trained."
         )
     if not backbone.depth:
         raise ModelError(f"'{backbone.name}' gives its final tokens only; use facet='token'.")
@@ -54,6 +59,28 @@ def parse_facet(text: str, backbone: Backbone) -> Facet:
             f"facet is '{text}' and '{backbone.name}' has blocks 0 to {backbone.depth - 1}."
         )
     return Facet(kind, block)
+
+
+def plain_facet(backbone: Backbone, descriptor: str) -> Facet:
+    """Give the vectors that stand for patches if nothing is chosen.
+
+    Beside a trained projection of the whole image, patches pass the same projection, as in the
+    re-ranking papers, so that both live in one space.
+    """
+    projects = isinstance(backbone, VitBackbone) and backbone.embedding > 0
+    return PROJECTION if projects and descriptor == "embedding" else FINAL
+
+
+def facet_width(backbone: Backbone, facet: Facet) -> int:
+    """Count the channels of a facet."""
+    return backbone.embedding if facet == PROJECTION else backbone.width
+
+
+def _check_projected(backbone: Backbone) -> Facet:
+    found = plain_facet(backbone, "embedding")
+    if found == FINAL:
+        raise ModelError(f"'{backbone.name}' has no projection for its patches; use facet='token'.")
+    return found
 
 
 def short_list(backbone: Backbone) -> list[Facet]:
@@ -83,12 +110,22 @@ def capture_options(facets: Sequence[Facet]) -> dict[str, Any]:
     return {"layers": blocks, "capture": kinds} if blocks else {}
 
 
-def facet_vectors(tokens: Tokens, facet: Facet) -> tuple[Tensor, tuple[int, int]]:
+def facet_vectors(
+    tokens: Tokens, facet: Facet, backbone: Backbone | None = None
+) -> tuple[Tensor, tuple[int, int]]:
     """Take a facet out of tokens that were made with its `capture_options`.
+
+    Args:
+        tokens: Of B images.
+        facet: Which vectors.
+        backbone: The model that made the tokens; only its projection is asked for.
 
     Returns:
         Vectors of all patches, (B, N, C) float32, and their grid.
     """
+    if facet == PROJECTION:
+        assert isinstance(backbone, VitBackbone)  # as `plain_facet` and `parse_facet` checked
+        return backbone.project_patches(tokens.patches).float(), tokens.grid
     if facet.block is None:
         return tokens.patches.float(), tokens.grid
     height, width = tokens.grid

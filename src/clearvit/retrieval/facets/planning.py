@@ -13,8 +13,8 @@ from clearvit.progress import Meter, Progress
 from clearvit.retrieval.config import IndexConfig
 from clearvit.retrieval.facets.choice import choose
 from clearvit.retrieval.facets.crops import extract_sample
-from clearvit.retrieval.facets.facet import FINAL, Facet, parse_facet, short_list
-from clearvit.retrieval.image_features import FeatureSpec, make_spec
+from clearvit.retrieval.facets.facet import Facet, facet_width, parse_facet, short_list
+from clearvit.retrieval.image_features import FeatureSpec, facet_of, make_spec
 
 ASKED = ("facet", "channels", "patch_format", "whiten")  # options that a spec remembers
 FEWEST = 100  # images from which something is fitted
@@ -24,9 +24,12 @@ GROWN = 2.0  # times as many images as before: fitted anew, as long as there wer
 
 def plan_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
     """Resolve all that does not depend on the images."""
-    facet = FINAL if config.facet == "auto" else parse_facet(config.facet, backbone)
+    plain = make_spec(backbone, config)
     asked = ", ".join(f"{name}={getattr(config, name)}" for name in ASKED)
-    return replace(make_spec(backbone, config), facet=str(facet), asked=asked)
+    if config.facet == "auto":
+        return replace(plain, asked=asked)
+    facet = parse_facet(config.facet, backbone)
+    return replace(plain, facet=str(facet), width=facet_width(backbone, facet), asked=asked)
 
 
 def asked_config(spec: FeatureSpec, config: IndexConfig) -> IndexConfig:
@@ -46,7 +49,7 @@ def fit_spec(
 ) -> FeatureSpec:
     """Choose facet, whitening and weight on a sample of the images; few images stay plain."""
     plain = plan_spec(backbone, config)
-    facets = _facets(backbone, config)
+    facets = _facets(backbone, config, plain)
     # A model without a choice has nothing to fit.
     if config.channels == 0 and config.whiten == "no" and len(facets) == 1:
         return plain
@@ -70,11 +73,10 @@ def fit_spec(
     )
     if sample is None or len(sample.images.descriptors) < FEWEST:
         return replace(plain, note="Too few images can be read to fit anything.")
-    kept = min(config.channels, backbone.width)
     found = choose(
         sample,
-        whiten="no" if plain.descriptor == "joint" else config.whiten,
-        facets=dict.fromkeys(facets, kept),
+        whiten="no" if plain.descriptor in ("joint", "embedding") else config.whiten,
+        facets={one: min(config.channels, facet_width(backbone, one)) for one in facets},
         weigh=config.facet == "auto",
     )
     named = {"descriptor": found.descriptor, "patches": found.patches}
@@ -97,7 +99,7 @@ def has_outgrown(spec: FeatureSpec, images: int) -> bool:
     return 0 < spec.fitted < SAMPLE and images >= max(FEWEST, GROWN * spec.fitted)
 
 
-def _facets(backbone: Backbone, config: IndexConfig) -> list[Facet]:
+def _facets(backbone: Backbone, config: IndexConfig, plain: FeatureSpec) -> list[Facet]:
     if config.facet != "auto":
         return [parse_facet(config.facet, backbone)]
-    return short_list(backbone) if config.channels else [FINAL]
+    return short_list(backbone) if config.channels else [facet_of(plain)]
