@@ -60,6 +60,9 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
         "class weight 1 (default)": {},
         "class weight 4": {"class_weight": 4.0},
         "no class weight": {"class_weight": 0.0},
+        "rank 4": {"rank": 4},
+        "rate 5e-5": {"lr": 5e-5},
+        "last four blocks, whole": {"unfreeze": ("last-4",), "lr": 3e-5},
     },
     "recipes": {
         "default": {},
@@ -169,9 +172,8 @@ def folder_of(name: str, seed: int, options: argparse.Namespace, work: Path) -> 
 def train_one(options: argparse.Namespace, work: Path) -> None:
     """Cure, and write what it took and how much nearer it came on photos held out."""
     (seed,), folder = options.seeds, folder_of(options.one, options.seeds[0], options, work)
-    config = CureConfig(
-        epochs=options.epochs, seed=seed, keep_anyway=True, **TABLES[options.table][options.one]
-    )
+    chosen = {"epochs": options.epochs, "seed": seed} | TABLES[options.table][options.one]
+    config = CureConfig(keep_anyway=True, head_agreement=0.0, **chosen)
     teacher = f"targets-{config.sampler}-{config.directions}-{seed}-{options.photos}"
     config = dataclasses.replace(config, targets_dir=str(work / teacher))
     photos = [image.source for image in find_images(options.data / "photos")]
@@ -192,6 +194,7 @@ def train_one(options: argparse.Namespace, work: Path) -> None:
         "steps": watch.steps,
         "CPU s": watch.seconds,
         "class cosine": cured.report.class_cosine,
+        "same class": 100 * (cured.report.agreement or 0.0),
     }
     write_json(folder / "facts.json", facts)
 

@@ -51,6 +51,7 @@ from view_features import Recipe, extract, stored_features
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 MOST = 50  # directions
 BANK = 80_000  # labelled patches that vote, the same for every grid
+TASKS = ("segmentation", "depth", "discovery")
 SEEDS = {20: 2}  # samples of labelled images; one of more
 LARGER = {  # by patch and size: sizes whose one pass costs so many (by operations; 602: 11.7)
     (14, 224): {4: 406, 10: 602},
@@ -100,9 +101,12 @@ def main() -> None:
     for also in options.also:
         name, _, model = also.partition("=")
         rows.append(Recipe(name, model=model))
+    order = [(row.name, row.passes) for row in rows]
     rows = [row for row in rows if row.passes in (1, *options.passes)]
     if options.skip:
         rows = [row for row in rows if not any(word in row.name for word in options.skip)]
+    if options.only:  # raw and raw blurred are what others are compared to
+        rows = rows[:2] + [r for r in rows[2:] if any(word in r.name for word in options.only)]
     tasks = {"segmentation": segmentation, "depth": depth, "discovery": discovery}
     found: dict[str, Any] = {}
     for name in options.tasks:
@@ -114,15 +118,29 @@ def main() -> None:
         "positional": directions,
         "date": time.strftime("%Y-%m-%d"),
         "torch": torch.__version__,
-        "command": command(options),
+        "commands": [command(options)],
         "tasks": found,
     }
     name = f"finer-{Path(options.model).name}-{options.size}"
-    # tasks that were not asked for stay as they were measured
-    content["tasks"] = read_result(name).get("tasks", {}) | found
+    content = merge(read_result(name), content, order)
     used = ("photos", "voc", "depth")
     write_result(name, content, data=used, seeds=[0], models=[options.model])
     render("finer")
+
+
+def merge(old: dict[str, Any], new: dict[str, Any], order: list[Any]) -> dict[str, Any]:
+    """Add what was measured now; tasks, rows and cells not asked for stay as they were."""
+    commands = [c for c in old.get("commands", ()) if c not in new["commands"]]
+    tasks = dict(old.get("tasks", {}))
+    for task, rows in new["tasks"].items():
+        joined = {(row["row"], row["passes"]): row for row in tasks.get(task, ())}
+        for row in rows:
+            key = row["row"], row["passes"]
+            joined[key] = joined.get(key, {}) | row
+        places = {key: place for place, key in enumerate(order)}
+        keys = sorted(joined, key=lambda key: places.get(key, len(places)))
+        tasks[task] = [joined[key] for key in keys]
+    return old | new | {"commands": [*commands, *new["commands"]], "tasks": tasks}
 
 
 def command(options: argparse.Namespace) -> str:
@@ -130,7 +148,9 @@ def command(options: argparse.Namespace) -> str:
     line = ["python", "benchmarks/finer.py", options.model, "--size", str(options.size)]
     if (options.train, options.test) != (200, 150):
         line += ["--train", str(options.train), "--test", str(options.test)]
-    for name in ("passes", "skip", "labelled"):
+    if len(options.tasks) < len(TASKS):
+        line += ["--tasks", *options.tasks]
+    for name in ("passes", "skip", "only", "labelled"):
         if getattr(options, name) is not None:
             line += [f"--{name}", *map(str, getattr(options, name))]
     also = [one.partition("=")[0] + "=dir:PATH" for one in options.also]
@@ -148,8 +168,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--train", type=int, default=200)
     parser.add_argument("--test", type=int, default=150)
     parser.add_argument("--skip", nargs="*", help="leave out rows whose name contains one of these")
+    parser.add_argument("--only", nargs="*", help="and raw; the rest stays as it was measured")
     parser.add_argument("--passes", type=int, nargs="*", default=[4, 10, 20], help="and 1")
-    parser.add_argument("--tasks", nargs="+", default=["segmentation", "depth", "discovery"])
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
     parser.add_argument("--labelled", type=int, nargs="*", default=[20, 60], help="and all")
     parser.add_argument(
         "--also", nargs="*", default=[], help="NAME=MODEL: one pass of another model"

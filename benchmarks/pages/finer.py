@@ -36,7 +36,7 @@ def section(content: dict[str, Any]) -> str:
     name, tasks = MODELS.get(content["model"], content["model"]), content["tasks"]
     lines = [
         f"\n## {name}, {content['size']} px\n",
-        f"{content['date']}: `{content['command']}`.\n",
+        f"{content['date']}: {', then '.join(f'`{one}`' for one in content['commands'])}.\n",
     ]
     lines.append(positional(content["positional"]))
     if "segmentation" in tasks:

@@ -222,3 +222,17 @@ def test_without_a_score_the_last_weights_are_kept(tmp_path):
     run(scored, tmp_path / "b", patience=None)
     assert (state.best_epoch, state.best_score) == (4, None)
     assert torch.equal(task.module.slope, scored.module.slope)
+
+
+def test_refused_weights_are_never_the_result(tmp_path):
+    class Refusing(LineTask):
+        def evaluate(self, module):
+            return {**super().evaluate(module), "refused": float(self.evaluations != 2)}
+
+    assert run(Refusing(), tmp_path / "a", patience=None, end_factor=1.0).best_epoch == 1
+
+    class RefusingAll(LineTask):
+        def evaluate(self, module):
+            return {**super().evaluate(module), "refused": 1.0}
+
+    assert run(RefusingAll(), tmp_path / "b").best_epoch == 0

@@ -249,6 +249,14 @@ class CureConfig(Options):
         panel=TRAINING,
         minimum=0,
     )
+    head_agreement: float = option(
+        0.9,
+        "Least fraction of the held-out images for which a classifier's own head must still predict"
+        " the same class; an epoch below it is not kept. 0 does not ask the head.",
+        panel=TRAINING,
+        minimum=0,
+        maximum=1,
+    )
     held_out: float = held_out_option()
     patience: int | None = patience_option(3)
     precision: Precision = precision_option(TRAINING)

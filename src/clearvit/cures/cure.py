@@ -270,12 +270,34 @@ def _check_gain(report: CureReport, config: CureConfig) -> None:
         return
     if config.keep_anyway:
         return
+    _check_head(report, config)
     raise TrainingError(
         "the training did not help, and no model was written: on held-out images the distance to"
         f" clean tokens was {report.before:.4f} before and {report.after:.4f} after the best epoch"
         f" ({report.best_epoch} of {len(report.epochs) - 1}). Give more images (these were"
         f" {report.images}; some hundred help), images of the size the model is used at (--size),"
         " more epochs, or a lower --lr. --keep-anyway writes the model all the same."
+    )
+
+
+def _check_head(report: CureReport, config: CureConfig) -> None:
+    """Refuse a training whose every gain would cost a classifier its predictions."""
+    least, before = config.head_agreement, report.before
+    refused = [
+        epoch
+        for epoch in report.epochs
+        if epoch.distance is not None and before is not None and epoch.distance < before
+        if epoch.agreement is not None and epoch.agreement < least
+    ]
+    if not refused:
+        return
+    best = max(refused, key=lambda epoch: epoch.agreement or 0.0)
+    kept = 100 * (best.agreement or 0.0)
+    raise TrainingError(
+        "no model was written: its own head would no longer predict the same classes. It must for"
+        f" {100 * least:.0f} % of the held-out images, and did for {kept:.0f} % (epoch"
+        f" {best.epoch}). Use a lower --lr or --rank, or --head-agreement 0 if you do not need the"
+        " head."
     )
 
 

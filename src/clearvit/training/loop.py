@@ -67,7 +67,8 @@ class Task(Protocol):
     def evaluate(self, module: nn.Module) -> dict[str, float]:
         """Measure on held-out images; a higher "score" is better.
 
-        Without a "score" the weights of the last epoch are the result.
+        Without a "score" the weights of the last epoch are the result. Weights that are "refused"
+        (not 0) are not, unless it is those before the first step.
         """
 
     def image_names(self, images: Sequence[int]) -> list[str]:
@@ -197,8 +198,9 @@ class _Trainer:
         with self.ema.applied():
             found = self.task.evaluate(module)
             state.history.append({"epoch": epoch, **found})
-            score = found.get("score")
-            if score is None or state.best_score is None or score > state.best_score:
+            score, refused = found.get("score"), found.get("refused", 0) and epoch > 0
+            better = score is None or state.best_score is None or score > state.best_score
+            if better and not refused:
                 state.best_score, state.best_epoch = score, epoch
                 if self.accelerator.is_main_process:
                     save_weights(self.folder / BEST, module)

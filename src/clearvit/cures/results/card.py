@@ -82,7 +82,7 @@ def result_rows(report: CureReport) -> list[tuple[str, str, str]]:
     """List what was measured on held-out images: name, before, after; empty without such images."""
     if report.before is None or report.after is None or report.class_cosine is None:
         return []
-    return [
+    rows = [
         (
             "cosine distance to the average of the views, held-out images",
             f"{report.before:.4f}",
@@ -94,6 +94,10 @@ def result_rows(report: CureReport) -> list[tuple[str, str, str]]:
             f"{report.class_cosine:.4f}",
         ),
     ]
+    if report.agreement is not None:
+        kept = f"{100 * report.agreement:.0f} %"
+        rows.append(("held-out images that its own head gives the same class", "100 %", kept))
+    return rows
 
 
 def trained_parts(config: CureConfig) -> str:

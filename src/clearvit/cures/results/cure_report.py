@@ -27,6 +27,7 @@ class EpochResult:
     epoch: int
     distance: float | None  # mean cosine distance of patches to clean ones
     class_cosine: float | None  # of the class token to the original's
+    agreement: float | None = None  # fraction for which a classifier predicts the same class
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class CureReport:
     registers: int  # added
     images: int  # used, held-out ones included
     skipped: tuple[Skipped, ...]  # files that could not be used
+    agreement: float | None = None  # held-out images of the same class by the model's own head
 
     def __str__(self) -> str:
         registers = f"{self.registers} registers, epoch {self.best_epoch}"
@@ -55,8 +57,13 @@ class CureReport:
         return (
             f"held-out distance to clean tokens: {self.before:.4f} before, {self.after:.4f} after"
             f" ({change:.0f} % less); class token: cosine {self.class_cosine:.4f} to the original;"
-            f" {registers}"
+            f" {self._head()}{registers}"
         )
+
+    def _head(self) -> str:
+        if self.agreement is None:
+            return ""
+        return f"the head predicts the same class for {100 * self.agreement:.0f} % of them; "
 
     def to_json(self) -> dict[str, Any]:
         """Give all numbers as JSON can hold them."""
@@ -89,12 +96,13 @@ def report_training(
         registers=config.registers or 0,
         images=images,
         skipped=tuple(skipped),
+        agreement=best.agreement,
     )
 
 
 def _result(epoch: int, scores: Mapping[str, float]) -> EpochResult:
     distance = 1 - scores["score"] if "score" in scores else None
-    return EpochResult(epoch, distance, scores.get("class"))
+    return EpochResult(epoch, distance, scores.get("class"), scores.get("agreement"))
 
 
 def write_result(
