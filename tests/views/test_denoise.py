@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from clearvit.views import DenoisedBackbone, Views, all_views, refine_by_image
 from clearvit.views.config import DenoiseConfig
 from tests.conftest import tiny_network
 from tests.helpers import GOLDEN
+from tests.helpers.photos import soft_photos
 
 DENOISED = GOLDEN / "phreg_denoised.npz"
 
@@ -195,3 +197,12 @@ def test_tokens_follow_the_edges_of_the_image(backbone):
     color = color + torch.tensor(backbone.preprocessing.mean)[:, None, None]
     expected = refine_by_image(plain.map, color.clamp(0, 1), plain.grid)
     assert torch.allclose(guided.map, expected, atol=1e-5)
+
+
+def test_verbs_that_need_blocks_name_the_model_behind_the_views(tmp_path):
+    backbone = load(tiny_network())
+    fine = cv.cure(backbone, method="denoise", views=4, scale=2)
+    with pytest.raises(ModelError, match="averages views"):
+        cv.prune(fine, keep=0.7)
+    with pytest.raises(ModelError, match=rf"averages views.*'{re.escape(backbone.name)}'"):
+        cv.diagnose(fine, soft_photos(tmp_path, 2))

@@ -293,6 +293,12 @@ def _choose_images(sources: Sequence[T], config: DiagnoseConfig) -> tuple[list[T
 
 
 def _require_vit(backbone: Backbone) -> VitBackbone:
+    inner = getattr(backbone, "inner", None)  # of a backbone that averages views
+    if isinstance(inner, VitBackbone):
+        raise ModelError(
+            f"'{backbone.name}' averages views: it has no blocks of its own to look into. Diagnose"
+            f" '{inner.name}'."
+        )
     if not isinstance(backbone, VitBackbone):
         raise ModelError(
             f"'{backbone.name}' is a grid-only backbone: there are no blocks to look into. Its"

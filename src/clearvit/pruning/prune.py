@@ -16,6 +16,7 @@ from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.pruning_plan import LEAST_PLAIN, make_plan
 from clearvit.pruning.speed import find_keep
 from clearvit.runs import claim_files
+from clearvit.views.denoised import DenoisedBackbone
 
 LEAST = 0.34  # of the patches after the last stage, as keep=0.7 leaves with three stages
 UNTRAINED_NOTE = (
@@ -127,6 +128,8 @@ def check_prunable(backbone: Backbone) -> VitBackbone:
     """Give the dense ViT to prune, or refuse what has no blocks to prune between."""
     if isinstance(backbone, PrunedBackbone):
         return backbone.dense
+    if isinstance(backbone, DenoisedBackbone):
+        raise ModelError(f"'{backbone.name}' averages views. Prune '{backbone.inner.name}' itself.")
     if not isinstance(backbone, VitBackbone):
         raise ModelError(
             f"'{backbone.name}' ({type(backbone.network).__name__}) is a grid-only backbone: it has"
