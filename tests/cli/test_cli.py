@@ -82,7 +82,7 @@ def test_look_draws_one_picture_per_image(model, photos, tmp_path):
     readable = [path for path in good if _readable(path)][:2]
     done = invoke("look", model, *readable, "--out", tmp_path / "look", "--json")
     assert done.exit_code == 0, done.output
-    images = json.loads(done.output.splitlines()[-1])["images"]
+    images = json.loads(done.stdout)["images"]
     assert len(images) == 2
     for picture in images:
         with open(picture, "rb") as file:

@@ -39,7 +39,7 @@ def run(*arguments):
     app = typer.Typer()
     seen = []
 
-    @command(app, "work")
+    @command("work", app)
     def work(name: str, config: Config, run: Run) -> None:
         """Work."""
         seen.append((name, config, run))

@@ -10,6 +10,10 @@ import pytest
 import clearvit as cv
 from clearvit.errors import ModelError, OptionError
 from clearvit.formats import push as module
+from clearvit.pruning.modules import LearnedFill
+from clearvit.pruning.pruned import PrunedBackbone
+from clearvit.pruning.pruning_plan import make_plan
+from clearvit.views.denoised import with_views
 from tests.helpers.commands import invoke
 
 
@@ -79,6 +83,16 @@ def test_model_and_card_are_uploaded_and_nothing_else(hub, saved):
     head = found["README.md"].decode().split("---")[1]
     assert "library_name: timm" in head and "- clearvit" in head
     assert {call[1] for call in hub.calls} == {"Bearer hf_test"}
+
+
+def test_whatever_a_saved_model_needs_is_uploaded(tiny, tmp_path):
+    """The learned fill of a pruned model was left at home, and the copy did not load."""
+    plan = make_plan(tiny.depth, keep=(0.5,), stages=(1,), scorer="class", fill="learned")
+    pruned = PrunedBackbone(tiny, plan, None, LearnedFill(tiny.width))
+    for backbone in (pruned, with_views(tiny, 4, 1)):
+        folder = cv.save(backbone, tmp_path / type(backbone).__name__)
+        needed = {path.name for path in folder.glob("[!.]*")}
+        assert needed <= set(cv.push(folder, "user/name", dry_run=True).files)
 
 
 def test_a_dry_run_connects_to_nothing(hub, saved):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clearvit.cli.console import note_once
+from clearvit.cli.console import note_once, show
+from clearvit.files import check_replaceable
 from clearvit.options import Options, PositionRule, Precision, option, precision_option
 
 if TYPE_CHECKING:
@@ -36,13 +38,46 @@ Images = Annotated[
         " (WebDataset) or a table (Parquet, Arrow, Lance)."
     ),
 ]
-Out = Annotated[
-    Path, typer.Option("--out", "-o", help="Directory of the result; resumed if begun.")
+ModelsAndImages = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL… IMAGES",
+        help="One or more models (timm:NAME, timm:ARCH@FILE, hf:ID, openclip:ARCH/TAG,"
+        " dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
+        show_default=False,
+    ),
 ]
 
 
+def out_option(help: str) -> Any:
+    """Declare where the result goes."""
+    return typer.Option("--out", "-o", help=help)
+
+
+Out = Annotated[Path, out_option("Directory of the result; resumed if begun.")]
+
+
 @dataclass(frozen=True)
-class Run(Options):
+class Output(Options):
+    """How the result is printed."""
+
+    json: bool = option(False, "Print the result as JSON on standard output.", panel="Run")
+
+    def show(self, content: Any, *lines: object) -> None:
+        """Print the result on standard output, for programs or for people.
+
+        Args:
+            content: All of it, as JSON can hold it.
+            lines: What people read.
+        """
+        if self.json:
+            print(json.dumps(content), flush=True)
+        for line in () if self.json else lines:
+            show(line)
+
+
+@dataclass(frozen=True)
+class Run(Output):
     """Where and how a command runs; the same for every verb that runs a model."""
 
     device: str = option(
@@ -57,7 +92,6 @@ class Run(Options):
         panel="Run",
         shown="as the model's library does",
     )
-    json: bool = option(False, "Print the result as JSON on standard output.", panel="Run")
 
     def load(self, model: str, size: int | tuple[int, int] | None = None) -> Backbone:
         """Load a backbone as these options say."""
@@ -83,12 +117,26 @@ class ResultFile(Options):
 
     overwrite: bool = option(False, "Replace a file that clearvit did not write.", panel="Output")
 
+    def check(self, out: Path | None) -> None:
+        """Refuse to replace a file of somebody else, before anything is computed."""
+        if out is not None and not self.overwrite:
+            check_replaceable(out)
 
-def split_images(arguments: Sequence[str], *, metavar: str, example: str) -> tuple[list[str], str]:
-    """Read one or more models, then the images."""
+
+def split_images(arguments: Sequence[str], verb: str) -> tuple[list[str], str]:
+    """Read one or more models, then the images, which have to be there."""
     if len(arguments) < 2:
+        example = f"clearvit {verb} demo photos/"
         raise typer.BadParameter(
-            f"give at least one model and then the images: {example}", param_hint=metavar
+            f"give at least one model and then the images: {example}", param_hint="MODEL… IMAGES"
         )
     *models, images = arguments
+    check_images(images)
     return models, images
+
+
+def check_images(images: str) -> None:
+    """Look for the images: a wrong path should not wait for a model."""
+    from clearvit.images import find_images
+
+    find_images(images)

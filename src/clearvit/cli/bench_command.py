@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from clearvit.benchmarking.config import BenchConfig
-from clearvit.cli.app import app
-from clearvit.cli.arguments import Models, Run
-from clearvit.cli.console import next_step, note, show, size_words
+from clearvit.cli.arguments import Models, Run, out_option
+from clearvit.cli.console import next_step, note, size_words
 from clearvit.cli.generate import command
 
 
-@command(app, "bench")
+@command("bench")
 def bench(
     models: Models,
     config: BenchConfig,
     run: Run,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Directory of bench.html, bench.json and drawn images."),
+        Path | None, out_option("Directory of bench.html, bench.json and drawn images.")
     ] = None,
 ) -> None:
     """Time models in interleaved rounds, and show what they cost and what they still give.
@@ -41,10 +36,7 @@ def bench(
 
     entries = [BenchEntry(run.load(model), model) for model in models]
     result = time_models(entries, out=out, config=config)
-    if run.json:
-        print(json.dumps(result.to_json()))
-        return
-    show(result.text())
+    run.show(result.to_json(), result.text())
     for path in result.drawn:
         note(f"drawn: {path}")
     if not models[-1].startswith(("onnx:", "openvino:")):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from clearvit.cli.app import app
-from clearvit.cli.arguments import Run, split_images
-from clearvit.cli.console import note, report_skipped, show
+from clearvit.cli.arguments import ModelsAndImages, Run, out_option, split_images
+from clearvit.cli.console import note, report_skipped
 from clearvit.cli.generate import command
 from clearvit.comparison.config import CompareConfig
 from clearvit.files import check_replaceable
@@ -23,22 +19,7 @@ if TYPE_CHECKING:
     from clearvit.comparison.compare import Comparison
 
 MICROSCOPE = "microscope.html"
-METAVAR = "RAW CURED… IMAGES"
-Arguments = Annotated[
-    list[str],
-    typer.Argument(
-        metavar=METAVAR,
-        help="The raw model, models to compare with it (timm:NAME, timm:ARCH@FILE, hf:ID,"
-        " openclip:ARCH/TAG, dir:PATH or demo), then a folder, a file or a quoted glob pattern.",
-        show_default=False,
-    ),
-]
-Out = Annotated[
-    Path,
-    typer.Option(
-        "--out", "-o", help="Directory of compare.html, microscope.html, compare.json and pca.png."
-    ),
-]
+FILES = ("compare.json", "compare.html", "pca.png", MICROSCOPE)
 
 
 @dataclass(frozen=True)
@@ -52,13 +33,13 @@ class ComparePages(Options):
     )
 
 
-@command(app, "compare")
+@command("compare")
 def compare(
-    arguments: Arguments,
+    arguments: ModelsAndImages,
     config: CompareConfig,
     pages: ComparePages,
     run: Run,
-    out: Out = Path("compare"),
+    out: Annotated[Path, out_option(f"Directory of {', '.join(FILES)}.")] = Path("compare"),
 ) -> None:
     """Compare models with the first one: a table, a page, and tokens as colors before and after.
 
@@ -73,31 +54,23 @@ def compare(
 
     Example: `clearvit compare demo dir:cured/ photos/ --labels flowers/ --size 224 --quick`
     """
-    models, images = split_images(
-        arguments, metavar=METAVAR, example="clearvit compare demo dir:cured photos/"
-    )
+    models, images = split_images(arguments, "compare")
     from clearvit.comparison.compare import compare as compare_models
     from clearvit.comparison.comparison_page import comparison_json
-    from clearvit.images import find_images
 
-    find_images(images)  # a wrong path should not wait for a model
-    for name in ("compare.json", "compare.html", "pca.png", MICROSCOPE):
+    for name in FILES:
         check_replaceable(out / name)
     backbones = [run.load(model) for model in models]
     result = compare_models(backbones, images, config=replace(config, cache=out / "reference"))
     report_skipped(result.skipped)
     looked = pages.microscope and _write_microscope(result, backbones, images, out, config)
     page = result.save(out, microscope=MICROSCOPE if looked else None)
-    if run.json:
-        print(json.dumps(comparison_json(result)))
-    else:
-        show(result.text())
-        if result.rule is None and any(row.verdict is not None for row in result.rows):
-            note("note: no model has high- or low-norm tokens")
-        for row in result.rows:
-            for text in row.notes:
-                note(f"note: {row.model}: {text}")
-        show(page)
+    run.show(comparison_json(result), result.text(), page)
+    if result.rule is None and any(row.verdict is not None for row in result.rows):
+        note("note: no model has high- or low-norm tokens")
+    for row in result.rows:
+        for text in row.notes:
+            note(f"note: {row.model}: {text}")
     note(f"next: {result.next_command}")
 
 

@@ -57,7 +57,7 @@ def note_once(text: str) -> None:
 
 def show(text: object) -> None:
     """Print a result for people on standard output; control characters are escaped."""
-    print(printable(text))
+    print(printable(text), flush=True)
 
 
 def report_skipped(skipped: Sequence[Skipped], shown: int = 20) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from clearvit.cli.app import app
 from clearvit.cli.arguments import Images, Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped, show, size_words
+from clearvit.cli.console import next_step, report_skipped, size_words
 from clearvit.cli.generate import command
 from clearvit.cures.config import CureConfig
 from clearvit.progress import is_main_process
 
 
-@command(app, "cure")
+@command("cure")
 def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -> None:
     """Add registers to a ViT and clean its tokens by self-distillation (PH-Reg); no labels.
 
@@ -33,6 +31,7 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
 
     Example: `clearvit cure demo photos/ --out fine/ --method fine`
     """
+    from clearvit.backbones.sources.snippets import runnable_here, timm_code
     from clearvit.backbones.vit import VitBackbone
     from clearvit.cures.cure import cure
 
@@ -42,14 +41,10 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
     report: Any = cured.report
     if report is not None:
         report_skipped(report.skipped)
-    if run.json:
-        registers = cured.prefix_names.count("register")
-        content = report.to_json() if report is not None else {"method": config.method}
-        print(json.dumps({"out": str(out), **content, "registers": registers}))
-    else:
-        show(report or f"{cured.name}, in {out}")
-        if type(cured) is VitBackbone and cured.output is None and cured.fine is None:
-            from clearvit.backbones.sources.snippets import runnable_here, timm_code
-
-            print(f"\n{runnable_here(timm_code(out, cured))}")
+    registers = cured.prefix_names.count("register")
+    content = report.to_json() if report is not None else {"method": config.method}
+    lines = [report or f"{cured.name}, in {out}"]
+    if type(cured) is VitBackbone and cured.output is None and cured.fine is None:
+        lines += ["", runnable_here(timm_code(out, cured))]
+    run.show({"out": str(out), **content, "registers": registers}, *lines)
     next_step("clearvit", "compare", model, f"dir:{out}", images, *size_words(config.size))

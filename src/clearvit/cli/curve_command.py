@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from clearvit.cli.app import app
-from clearvit.cli.arguments import Images, Model, Run
-from clearvit.cli.console import next_step, show
+from clearvit.cli.arguments import Images, Model, Run, check_images, out_option
+from clearvit.cli.console import next_step
 from clearvit.cli.generate import command
 from clearvit.comparison.config import CurveConfig
 from clearvit.files import check_replaceable
 
 
-@command(app, "curve")
+@command("curve")
 def curve(
     model: Model,
     images: Images,
     config: CurveConfig,
     run: Run,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory of the figure and its numbers.")
-    ] = Path("curve"),
+    out: Annotated[Path, out_option("Directory of the figure and its numbers.")] = Path("curve"),
 ) -> None:
     """Draw how clean tokens become with more views, or with more registers, with the fit.
 
@@ -35,15 +29,10 @@ def curve(
     Example: `clearvit curve demo photos/ --over registers --size 224 --limit 160`
     """
     from clearvit.comparison.curves import curve as measure_curve
-    from clearvit.images import find_images
 
-    find_images(images)  # a wrong path should not wait for a model
+    check_images(images)
     for suffix in ("json", "png"):
         check_replaceable(out / f"curve-{config.over}.{suffix}")
     found = measure_curve(run.load(model), images, out=out, config=config)
-    if run.json:
-        print(json.dumps(found.to_json()))
-        return
-    show(found)
-    show(out / f"curve-{config.over}.png")
+    run.show(found.to_json(), found, out / f"curve-{config.over}.png")
     next_step("clearvit", "cure", model, images, "--out", "cured/")

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from clearvit.cli.app import app
+from clearvit.cli.arguments import Output, out_option
 from clearvit.cli.console import errors, note
 from clearvit.cli.generate import command
 from clearvit.demo.config import DemoConfig
 
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="Directory of all results; demo/ or demo-quick/."),
-]
 
-
-@command(app, "demo")
+@command("demo")
 def demo(
     config: DemoConfig,
-    out: Out = None,
+    output: Output,
+    out: Annotated[
+        Path | None, out_option("Directory of all results; demo/ or demo-quick/.")
+    ] = None,
 ) -> None:
     """Diagnose, cure, compare, discover, search and prune a real ViT; end with one report.
 
@@ -48,7 +44,7 @@ def demo(
     for number, step in enumerate(steps, 1):
         errors.print(f"\n[bold]{number}/{len(steps)} {step.question}[/bold]")
         note(f"$ {step.shell}")
-        with contextlib.redirect_stdout(sys.stderr if config.json else sys.stdout):
+        with contextlib.redirect_stdout(sys.stderr if output.json else sys.stdout):
             app(step.arguments, standalone_mode=False)
         sys.stdout.flush()
     pages = {step.page: step.shell for step in steps if step.page is not None}
@@ -60,9 +56,6 @@ def demo(
         commands=list(pages.values()),
     )
     minutes = (time.monotonic() - begun) / 60
-    if config.json:
-        commands = [step.shell for step in steps]
-        print(json.dumps({"report": str(page), "minutes": minutes, "commands": commands}))
-        return
-    errors.print(f"\n{minutes:.1f} minutes. Open the report in a browser:")
-    print(page)
+    note(f"\n{minutes:.1f} minutes. Open the report in a browser:")
+    commands = [step.shell for step in steps]
+    output.show({"report": str(page), "minutes": minutes, "commands": commands}, page)

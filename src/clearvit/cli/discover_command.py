@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Run
-from clearvit.cli.console import next_step, report_skipped, show, size_words, warned
+from clearvit.cli.console import next_step, report_skipped, size_words, warned
 from clearvit.cli.generate import command
 from clearvit.discovery.config import DiscoverConfig
 from clearvit.options import Options, option
@@ -34,7 +32,7 @@ class BoxFiles(Options):
     draw: bool = option(True, "Draw the boxes on each image.", panel="Output")
 
 
-@command(app, "discover")
+@command("discover")
 def discover(
     model: Model, images: Images, config: DiscoverConfig, files: BoxFiles, run: Run
 ) -> None:
@@ -54,7 +52,8 @@ def discover(
     from clearvit.files import check_replaceable, replace_json
     from clearvit.images import find_images
 
-    for name in ("boxes.json", "boxes.html") if files.draw else ("boxes.json",):
+    written = ("boxes.json", "boxes.html") if files.draw else ("boxes.json",)
+    for name in written:
         check_replaceable(files.out / name)
     truth = read_voc_boxes(images, split=files.split) if has_voc_boxes(images) else None
     # a wrong path should not wait for a model
@@ -71,14 +70,9 @@ def discover(
     if files.draw:
         draw_discoveries(found, sources, files.out, report)
     report_skipped(skipped)
-    if run.json:
-        print(json.dumps(report))
-        return
-    count = sum(len(one.boxes) for one in found)
-    show(f"{count} boxes in {len(found)} images")
-    show(files.out / "boxes.json")
-    if files.draw:
-        show(files.out / "boxes.html")
+    lines = [f"{sum(len(one.boxes) for one in found)} boxes in {len(found)} images"]
+    lines += [f"{files.out / name}" for name in written]
     if truth is not None:
-        print(f"CorLoc {report['corloc']:.1f} % of {len(found)} images")
+        lines.append(f"CorLoc {report['corloc']:.1f} % of {len(found)} images")
+    run.show(report, *lines)
     next_step("clearvit", "index", model, images, *size_words(config.size), "--out", "index/")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clearvit.cli.app import app
-from clearvit.cli.arguments import Extraction, Models, ResultFile, Run
-from clearvit.cli.console import next_step, note_once, show
+from clearvit.cli.arguments import Extraction, Models, ResultFile, Run, out_option
+from clearvit.cli.console import next_step, note_once
 from clearvit.cli.generate import command
 from clearvit.evaluation.config import EvaluateConfig
 from clearvit.evaluation.registry import CELLS, TASKS
-from clearvit.files import check_replaceable, replace_json
+from clearvit.files import replace_json
 
 tasks = typer.Typer(
     no_args_is_help=True,
@@ -24,10 +23,7 @@ tasks = typer.Typer(
 app.add_typer(tasks, name="evaluate")
 
 Data = Annotated[Path, typer.Option(help="Folder of the data set.")]
-File = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="File for the result as JSON.", show_default=False),
-]
+File = Annotated[Path | None, out_option("File for the result as JSON.")]
 
 
 def _add(name: str) -> None:
@@ -44,14 +40,13 @@ def _add(name: str) -> None:
     ) -> None:
         from clearvit.evaluation.evaluate import evaluate
 
-        if out is not None and not file.overwrite:
-            check_replaceable(out)
+        file.check(out)
         backbones = (run.load(model) for model in models)  # loaded once the data are read
         precision = extraction.precision
         table = evaluate(backbones, task=name, data=data, config=config, precision=precision)
         if out is not None:
             replace_json(out, table.to_json(), overwrite=file.overwrite)
-        print(json.dumps(table.to_json())) if run.json else show(table.text())
+        run.show(table.to_json(), table.text())
         note_once(f"tokens in {', '.join(dict.fromkeys(table.protocol['precision']))}")
         next_step("clearvit", "export", models[-1], "--format", "timm", "--out", "exported/")
 
@@ -59,7 +54,7 @@ def _add(name: str) -> None:
     run_task.__doc__ = (
         f"{task.help}\n\n{CELLS}\n\nExample: `clearvit evaluate {name} {task.example}`"
     )
-    command(tasks, name)(run_task)
+    command(name, tasks)(run_task)
 
 
 for _name in TASKS:

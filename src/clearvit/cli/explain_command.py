@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clearvit.cli.app import app
-from clearvit.cli.arguments import ResultFile, Run
-from clearvit.cli.console import note, show
+from clearvit.cli.arguments import ResultFile, Run, out_option
+from clearvit.cli.console import note
 from clearvit.cli.generate import command
 from clearvit.cli.search_command import IndexPath, QueryModel
-from clearvit.files import check_replaceable
 from clearvit.retrieval.config import Matching
 
 
-@command(app, "explain")
+@command("explain")
 def explain(
     index: IndexPath,
     query: Annotated[str, typer.Argument(help="An image.")],
@@ -27,7 +24,7 @@ def explain(
     model: QueryModel,
     run: Run,
     file: ResultFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="PNG to write.")] = Path("why.png"),
+    out: Annotated[Path, out_option("PNG to write.")] = Path("why.png"),
 ) -> None:
     """Draw which parts a query and an image of the index share.
 
@@ -35,16 +32,10 @@ def explain(
     """
     from clearvit.retrieval.explanations.explanation import NOT_FOUND
 
-    if not file.overwrite:
-        check_replaceable(out)
+    file.check(out)
     pair = model.open(index, run).explain(query, hit, config=config)
     path = pair.explain(out, overwrite=file.overwrite)
     explanation = pair.explanation()
-    if not run.json:
-        show(path)
-        if not explanation.found:
-            note(NOT_FOUND)
-        return
     summary = {
         "out": str(path),
         "global_similarity": pair.global_similarity,
@@ -53,4 +44,6 @@ def explain(
         "parts": [asdict(part) for part in explanation.list_parts()],
         "lines": [asdict(line) for line in explanation.list_lines()],
     }
-    print(json.dumps(summary))
+    run.show(summary, path)
+    if not explanation.found:
+        note(NOT_FOUND)

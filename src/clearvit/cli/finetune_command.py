@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Out, Run
-from clearvit.cli.console import next_step, show
+from clearvit.cli.console import next_step
 from clearvit.cli.generate import command
 from clearvit.finetuning.config import FinetuneConfig
 from clearvit.progress import is_main_process
@@ -24,7 +22,7 @@ LabelledImages = Annotated[
 ]
 
 
-@command(app, "finetune")
+@command("finetune")
 def finetune(
     model: Model, images: LabelledImages, out: Out, config: FinetuneConfig, run: Run
 ) -> None:
@@ -46,8 +44,5 @@ def finetune(
     tuned = finetune(run.load(model), images, out=out, config=config)
     if not is_main_process():
         return
-    if run.json:
-        print(json.dumps({"out": str(out), **tuned.report.to_json()}))
-    else:
-        show(tuned.report)
+    run.show({"out": str(out), **tuned.report.to_json()}, tuned.report)
     next_step("clearvit", "index", f"dir:{out}", images, "--out", "index/")

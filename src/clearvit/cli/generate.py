@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from clearvit.cli.app import app
 from clearvit.cli.arguments import Run
 from clearvit.cli.console import prepare
 from clearvit.errors import OptionError
@@ -22,11 +23,13 @@ from clearvit.files import check_place
 from clearvit.option_text import PLAIN, metavar_of, parse
 from clearvit.options import Options, option_types, show_default, show_value
 
+Command = Callable[..., None]
 
-def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a function to the command line under a name."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+def command(name: str, to: typer.Typer = app) -> Callable[[Command], Command]:
+    """Add a function to the command line, or to a group of commands, under a name."""
+
+    def register(function: Command) -> Command:
         own = inspect.signature(function, eval_str=True)
         kinds = {key: p.annotation for key, p in own.parameters.items() if is_options(p.annotation)}
 
@@ -46,7 +49,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
         signature = own.replace(parameters=[_by_name(p) for p in parameters])
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         vars(run).update(__signature__=signature, configs=tuple(kinds.values()))
-        app.command(name)(run)
+        to.command(name)(run)
         return function
 
     return register

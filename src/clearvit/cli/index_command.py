@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from clearvit.cli.app import app
-from clearvit.cli.arguments import Images, Model, Run
-from clearvit.cli.console import next_step, note, report_skipped, require_images, show
+from clearvit.cli.arguments import Images, Model, Run, out_option
+from clearvit.cli.console import next_step, note, report_skipped, require_images
 from clearvit.cli.generate import command
 from clearvit.retrieval.config import IndexConfig
 
-Location = Annotated[
-    str,
-    typer.Option("--out", "-o", help="Directory or object-store URL of the index; resumed."),
-]
+Location = Annotated[str, out_option("Directory or object-store URL of the index; resumed.")]
 
 
-@command(app, "index")
+@command("index")
 def index(model: Model, images: Images, out: Location, config: IndexConfig, run: Run) -> None:
     """Index images for `clearvit search`.
 
@@ -50,14 +43,12 @@ def index(model: Model, images: Images, out: Location, config: IndexConfig, run:
         "note": built.spec.note,
         "skipped": [asdict(bad) for bad in changes.skipped],
     }
-    if run.json:
-        print(json.dumps(summary))
-    else:
-        show(f"{count} images in {out}, {len(changes.added)} new, {len(changes.removed)} removed")
-        if built.spec.note:
-            note(built.spec.note)
-        named = () if is_wellknown(model) else ("--model", model)  # else only the index names it
-        first = sources[0].source  # in a folder a file, in a tar or a table nothing to be typed
-        query = first if isinstance(first, (str, Path)) and Path(first).is_file() else "QUERY.jpg"
-        next_step("clearvit", "search", out, query, *named)
+    new, gone = len(changes.added), len(changes.removed)
+    run.show(summary, f"{count} images in {out}, {new} new, {gone} removed")
+    if built.spec.note:
+        note(built.spec.note)
+    named = () if is_wellknown(model) else ("--model", model)  # else only the index names it
+    first = sources[0].source  # in a folder a file, in a tar or a table nothing to be typed
+    query = first if isinstance(first, (str, Path)) and Path(first).is_file() else "QUERY.jpg"
+    next_step("clearvit", "search", out, query, *named)
     require_images(count)

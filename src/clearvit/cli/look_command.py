@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clearvit.artifacts.config import LookConfig
-from clearvit.cli.app import app
-from clearvit.cli.arguments import Model, Run
-from clearvit.cli.console import next_step, show, size_words, warned
+from clearvit.cli.arguments import Model, Run, out_option
+from clearvit.cli.console import next_step, size_words, warned
 from clearvit.cli.generate import command
 
 
-@command(app, "look")
+@command("look")
 def look(
     model: Model,
     images: Annotated[list[str], typer.Argument(help="Image files, or one folder.")],
     config: LookConfig,
     run: Run,
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", help="Directory for the figures, one PNG per image, and look.html."
-        ),
+        Path, out_option("Directory for the figures, one PNG per image, and look.html.")
     ] = Path("look"),
 ) -> None:
     """Draw what the tokens of each image look like, one PNG per image and a page of all.
@@ -43,10 +38,6 @@ def look(
     with warned():
         paths = look(run.load(model), source, out=out, config=config)
     page = write_look_page(out / "look.html", paths, model)
-    if run.json:
-        print(json.dumps({"images": [str(path) for path in paths], "page": str(page)}))
-        return
-    for path in (*paths, page):
-        show(path)
+    run.show({"images": [str(path) for path in paths], "page": str(page)}, *paths, page)
     folder = images[0] if len(images) == 1 else Path(images[0]).parent
     next_step("clearvit", "diagnose", model, folder, *size_words(config.size), "--out", "report/")

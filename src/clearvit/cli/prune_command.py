@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from clearvit.cli.app import app
 from clearvit.cli.arguments import Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped, show, size_words
+from clearvit.cli.console import next_step, report_skipped, size_words
 from clearvit.cli.generate import command
 from clearvit.progress import is_main_process
 from clearvit.pruning.config import PruneConfig
@@ -23,7 +21,7 @@ Training = Annotated[
 ]
 
 
-@command(app, "prune")
+@command("prune")
 def prune(model: Model, out: Out, config: PruneConfig, run: Run, images: Training = None) -> None:
     """Make a ViT faster by removing patches; with images, train which are kept (DynamicViT).
 
@@ -55,10 +53,7 @@ def prune(model: Model, out: Out, config: PruneConfig, run: Run, images: Trainin
         report_skipped(pruned.report.skipped)
         summary |= asdict(pruned.report)
         lines.append(str(pruned.report))
-    if run.json:
-        print(json.dumps(summary))
-    else:
-        show("\n".join(lines))
-        show(f"\nimport clearvit as cv\nbackbone = cv.load({f'dir:{out}'!r})")
+    lines += ["", "import clearvit as cv", f"backbone = cv.load({f'dir:{out}'!r})"]
+    run.show(summary, *lines)
     verb = ("compare", model, f"dir:{out}", images) if images else ("bench", model, f"dir:{out}")
     next_step("clearvit", *verb, *size_words(config.size))

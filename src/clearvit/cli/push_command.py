@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clearvit.cli.app import app
-from clearvit.cli.console import next_step, show
+from clearvit.cli.arguments import Output
+from clearvit.cli.console import next_step
 from clearvit.cli.generate import command
 from clearvit.options import Options, option
 
@@ -22,14 +22,14 @@ class PushConfig(Options):
     dry_run: bool = option(
         False, "List the files without uploading or writing anything.", panel="Hub"
     )
-    json: bool = option(False, "Print the result as JSON on standard output.", panel="Hub")
 
 
-@command(app, "push")
+@command("push")
 def push(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What cure or export wrote.")],
     repository: Annotated[str, typer.Argument(metavar="USER/NAME", help="Where on the hub.")],
     config: PushConfig,
+    output: Output,
 ) -> None:
     """Upload a saved model to the Hugging Face hub, with a card.
 
@@ -39,13 +39,9 @@ def push(
     Example: `clearvit push cured/ user/name --dry-run`
     """
     from clearvit.formats.push import push as upload
-    from clearvit.formats.push import to_json
 
     done = upload(folder, repository, private=config.private, dry_run=config.dry_run)
-    if config.json:
-        print(to_json(done))
-        return
-    show(done)
+    output.show(asdict(done), done)
     if config.dry_run:
         next_step("clearvit", "push", folder, repository)
     else:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clearvit.cli.app import app
-from clearvit.cli.console import note, show
+from clearvit.cli.arguments import Output
+from clearvit.cli.console import note
 from clearvit.cli.generate import command
 from clearvit.options import Options, option
 
@@ -21,10 +20,9 @@ class ReportConfig(Options):
 
     out: Path = option(Path("report.html"), "The HTML file to write.", panel="Output", short="-o")
     title: str = option("Report", "Heading of the page.", panel="Output")
-    json: bool = option(False, "Print the result as JSON on standard output.", panel="Output")
 
 
-@command(app, "report")
+@command("report")
 def report(
     runs: Annotated[
         list[Path],
@@ -35,6 +33,7 @@ def report(
         ),
     ],
     config: ReportConfig,
+    output: Output,
 ) -> None:
     """Combine the pages of finished runs into one HTML file that needs nothing else.
 
@@ -45,5 +44,5 @@ def report(
     pages = [page for page in find_pages(runs) if page.resolve() != config.out.resolve()]
     path = combine_pages(pages, config.out, config.title)
     summary = {"page": str(path), "chapters": [str(page) for page in pages]}
-    print(json.dumps(summary)) if config.json else show(path)
+    output.show(summary, path)
     note(f"{len(pages)} chapter{'s' * (len(pages) != 1)}; open it in any browser")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clearvit.cli.app import app
-from clearvit.cli.arguments import Run
-from clearvit.cli.console import errors, next_step, note, show
+from clearvit.cli.arguments import Run, out_option
+from clearvit.cli.console import next_step, note
 from clearvit.cli.generate import command
 from clearvit.options import Options, option
 from clearvit.retrieval.config import SearchConfig
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from clearvit.retrieval.index.hits import Hits
     from clearvit.retrieval.index.index import Index
 
+NOTHING = "nothing found: the index is empty, or the filter leaves nothing"
 IndexPath = Annotated[str, typer.Argument(help="What `clearvit index` wrote.")]
 
 
@@ -52,7 +52,7 @@ class SearchQuery(QueryModel):
     text: bool = option(False, "Queries are texts, for an index of a CLIP model.", panel="Search")
 
 
-@command(app, "search")
+@command("search")
 def search(
     index: IndexPath,
     queries: Annotated[
@@ -62,10 +62,7 @@ def search(
     query: SearchQuery,
     run: Run,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="HTML page that explains the hits; a directory for several."
-        ),
+        Path | None, out_option("HTML page that explains the hits; a directory for several.")
     ] = None,
 ) -> None:
     """Find the images that are most similar to a query.
@@ -85,11 +82,9 @@ def search(
         found = opened.search(list[str | Path](queries), config=config)
     if out is not None:
         _write_pages(found, out)
-    if run.json:
-        print(json.dumps([hits.to_json() for hits in found]))
-        return
     for hits in found:
-        _print_hits(hits)
+        note(f"{hits.query.name}: {hits.note if hits else NOTHING}")
+    run.show([hits.to_json() for hits in found], *(line for hits in found for line in _rows(hits)))
     if not query.text and config.region is None and found[0]:
         named = ("--model", query.model) if query.model else ()
         own = Path(queries[0]).resolve()  # the query itself explains nothing
@@ -98,13 +93,10 @@ def search(
         next_step("clearvit", "explain", *words)
 
 
-def _print_hits(hits: Hits) -> None:
-    note(f"{hits.query.name}: {hits.note}")
+def _rows(hits: Hits) -> Iterator[str]:
     for hit in hits:
         box = "" if hit.box is None else "\t" + ",".join(map(str, hit.box))
-        show(f"{hit.rank}\t{hit.score:.4f}\t{hit.name}{box}")
-    if not len(hits):
-        errors.print("nothing found: the index is empty, or the filter leaves nothing")
+        yield f"{hit.rank}\t{hit.score:.4f}\t{hit.name}{box}"
 
 
 def _write_pages(found: list[Hits], out: Path) -> None:

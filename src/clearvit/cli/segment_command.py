@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from clearvit.cli.app import app
 from clearvit.cli.arguments import Images, Model, Out, Run
-from clearvit.cli.console import next_step, note, report_skipped, require_images, show, warned
+from clearvit.cli.console import next_step, note, report_skipped, require_images, warned
 from clearvit.cli.generate import command
 from clearvit.options import Options, option
 from clearvit.segmentation.config import SegmentConfig
@@ -32,7 +30,7 @@ class LearnedFrom(Options):
     )
 
 
-@command(app, "segment")
+@command("segment")
 def segment(
     model: Model, images: Images, out: Out, learned: LearnedFrom, config: SegmentConfig, run: Run
 ) -> None:
@@ -58,16 +56,12 @@ def segment(
             config=config,
         )
     report_skipped(masks.skipped)
-    if run.json:
-        print(json.dumps(masks.to_json()))
-    else:
-        show(f"{len(masks)} masks of {len(masks.classes)} classes in {out}")
-        note(f"method: {masks.segmenter.choice}")
-        if config.page and len(masks):
-            show(out / PAGE)
-        least = masks.least_confident(1)
-        if least:
-            note(f"look first at {least[0].path} (confidence {least[0].confidence:.2f})")
-        later = ("--model-file", out / "segmenter.json", "--out", "more-masks/")
-        next_step("clearvit", "segment", model, "FOLDER", *later)
+    lines = [f"{len(masks)} masks of {len(masks.classes)} classes in {out}"]
+    lines += [f"{out / PAGE}"] if config.page and len(masks) else []
+    run.show(masks.to_json(), *lines)
+    note(f"method: {masks.segmenter.choice}")
+    for least in masks.least_confident(1):
+        note(f"look first at {least.path} (confidence {least.confidence:.2f})")
+    later = ("--model-file", out / "segmenter.json", "--out", "more-masks/")
+    next_step("clearvit", "segment", model, "FOLDER", *later)
     require_images(len(masks))

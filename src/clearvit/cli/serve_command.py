@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
-from clearvit.cli.app import app
 from clearvit.cli.arguments import Models, Run
 from clearvit.cli.console import note
 from clearvit.cli.generate import command
 from clearvit.microscopy.config import ServeConfig
 
 
-@command(app, "serve")
-def serve(
-    models: Models,
-    config: ServeConfig,
-    run: Run,
-) -> None:
+@command("serve")
+def serve(models: Models, config: ServeConfig, run: Run) -> None:
     """Serve the microscope: drop an image on the page, or look through folders and an index.
 
     The page is that of `clearvit microscope`. Choose models, views and scale; search the index by
@@ -41,7 +34,4 @@ def serve(
     if config.host not in ("127.0.0.1", "localhost", "::1"):
         note(f"warning: everybody who reaches {config.host} can look at these folders")
 
-    def announce(address: str) -> None:
-        print(json.dumps({"address": address}) if run.json else address, flush=True)
-
-    serve_models(backbones, config=config, announce=announce)
+    serve_models(backbones, config=config, announce=lambda at: run.show({"address": at}, at))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from clearvit.cli.app import app
 from clearvit.cli.arguments import Images, Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped, require_images, show
+from clearvit.cli.console import next_step, report_skipped, require_images
 from clearvit.cli.generate import command
 from clearvit.shards.config import TokenConfig
 
 
-@command(app, "tokens")
+@command("tokens")
 def tokens(model: Model, images: Images, out: Out, config: TokenConfig, run: Run) -> None:
     """Write patch, class and register tokens of every image as safetensors shards.
 
@@ -32,13 +31,8 @@ def tokens(model: Model, images: Images, out: Out, config: TokenConfig, run: Run
         "layers": list(store.layers),
         "skipped": [asdict(bad) for bad in store.skipped],
     }
-    if run.json:
-        print(json.dumps(summary))
-    else:
-        show(f"{len(store)} images, {store.grid[0]} x {store.grid[1]} patches each, in {out}")
-        next_step(
-            "python",
-            "-c",
-            f"import clearvit; print(clearvit.open_tokens({json.dumps(str(out))})[0].map.shape)",
-        )
+    height, width = store.grid
+    run.show(summary, f"{len(store)} images, {height} x {width} patches each, in {out}")
+    code = f"import clearvit; print(clearvit.open_tokens({json.dumps(str(out))})[0].map.shape)"
+    next_step("python", "-c", code)
     require_images(len(store))

@@ -20,4 +20,3 @@ class DemoConfig(Options):
     device: str = option(
         "auto", "Device of the network: auto, cpu, cuda, cuda:1, mps.", panel="Run"
     )
-    json: bool = option(False, "Print the result as JSON on standard output.", panel="Run")

@@ -46,6 +46,18 @@ class Exported:
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """Say how the comparison went, as comments of the Python that loads the model."""
+        sizes = " and ".join(f"{check.size[0]}x{check.size[1]} px" for check in self.checks)
+        relative = max(check.relative for check in self.checks)
+        result = f"{self.reader} gives the same tokens at {sizes}"
+        if not all(check.passed for check in self.checks):  # fewer bits; else it was an error
+            cosine = min(check.cosine for check in self.checks)
+            result = f"fewer bits in {self.reader} at {sizes}, mean cosine {cosine:.4f} to the"
+            result += " original tokens"
+        numbers = f"largest difference {self.difference:.1e}, {relative:.1e} of their RMS"
+        return f"# {self.path}: {result}\n# ({numbers}). Load it with:\n{self.loading.rstrip()}"
+
 
 @with_options(ExportConfig)
 def export(backbone: Backbone, out: str | Path, *, config: ExportConfig) -> Exported:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import re
 import sys
@@ -26,6 +25,7 @@ FILES = (
     "preprocessor_config.json",
     "pruned.json",
     "predictors.safetensors",
+    "fill.safetensors",
     "denoised.json",
 )
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -151,9 +151,3 @@ def _find_token() -> str:
         " pass token=.",
         "token",
     )
-
-
-def to_json(pushed: Pushed) -> str:
-    """Write the result as JSON."""
-    content = {"url": pushed.url, "files": list(pushed.files), "dry_run": pushed.dry_run}
-    return json.dumps(content)

@@ -7,6 +7,17 @@ from typing import Literal
 
 from clearvit.backbones.guarded_timm import timm
 
+PREFIXES = {  # how to write a model, and what it is
+    "demo": "DINOv2 ViT-S/14, fetched once; demo-cured is the same with the cure that ships.",
+    "timm:NAME": "Pretrained weights of timm; the names are listed with a PATTERN.",
+    "timm:ARCH@FILE": "An architecture of timm with your checkpoint file (.safetensors, .pth).",
+    "timm:hf-hub:ID": "A timm model of the Hugging Face hub.",
+    "timm:local-dir:PATH": "A directory that timm wrote.",
+    "hf:ID or hf:PATH": "transformers: ViT, DeiT, DINOv2, DINOv3, CLIP, SigLIP, MAE, CvT.",
+    "openclip:ARCH/TAG": "OpenCLIP with its text tower; a .safetensors file in place of the tag.",
+    "dir:PATH": "What clearvit saved: a cured or pruned model.",
+    "onnx:PATH, openvino:PATH": "What clearvit exported, for inference at one size.",
+}
 Kind = Literal["blocks", "grid"]
 BLOCKS = (
     "vision_transformer",
