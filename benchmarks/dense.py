@@ -33,9 +33,10 @@ import torch
 import clearvit as cv
 from clearvit.datasets.masks import read_masks
 from clearvit.evaluation.evaluate import evaluate
-from clearvit.files import write_json, written_whole
+from clearvit.files import write_json
 from clearvit.probes.features import sample_images, select_evenly
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 LABELLED = ("segmentation", "knn-segmentation")
@@ -115,7 +116,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--plan", action="store_true", help="only say what is left")
     parser.add_argument("--page", action="store_true", help="only write the page of finished rows")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"'{options.data}' is not there; pass --data.")
@@ -270,8 +270,8 @@ def write_page(jobs: list[Job], options: argparse.Namespace, models: Models) -> 
     head = HEAD.format(date=time.strftime("%Y-%m-%d"), machine=platform.machine())
     head += f"{options.views} views. torch {torch.__version__}.\n"
     parts = [f"{title}\n" + "\n".join(lines) + "\n" for title, lines in tables.items()]
-    with written_whole(options.out or RESULTS / "dense.md") as temporary:
-        temporary.write_text("\n".join([head, *parts]))
+    used = ("voc", "depth", "imagenet100")
+    write_tables("dense", "\n".join([head, *parts]), data=used, models=list(ROWS))
 
 
 def head_of_table(task: str) -> str:

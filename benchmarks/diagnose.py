@@ -30,9 +30,9 @@ from clearvit.artifacts.report.examples import COUNT
 from clearvit.artifacts.token_probes import Probe
 from clearvit.backbones.vit import VitBackbone
 from clearvit.images import find_images
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "diagnose.md"
 NORMS = cv.DiagnoseConfig(equivariance=False, experiments=False)
 KINDS, FRACTIONS, SEEDS = ("high-norm", "low-norm", "positional"), (0.005, 0.02, 0.05), range(5)
 
@@ -53,8 +53,8 @@ def main() -> None:
         texts.append(part(options))
         print(texts[-1], flush=True)
     if options.part == "all":
-        RESULT.parent.mkdir(parents=True, exist_ok=True)
-        RESULT.write_text(heading(options) + "\n".join(texts))
+        text = heading(options) + "\n".join(texts)
+        write_tables("diagnose", text, data=("photos", "imagenet100"), models=["demo"])
 
 
 def heading(options: argparse.Namespace) -> str:

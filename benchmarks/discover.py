@@ -29,10 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearvit.discovery.seed_expansion import lost
-from clearvit.files import written_whole
-from data import RESULTS
+from tables import write_tables
 
-RESULT = RESULTS / "discover_speed.md"
 WIDTH = 384  # channels of ViT-S
 Box = tuple[int, int, int, int]
 Method = Callable[[Tensor, tuple[int, int]], tuple[int, Box]]
@@ -44,7 +42,6 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=100, help="of the memory measurement")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--peak", choices=METHODS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     grid = (options.grid[0], options.grid[1])
@@ -55,8 +52,7 @@ def main() -> None:
     rows = [timed(grid, options.rounds, threads) for threads in options.threads]
     peaks = {name: peak_of(name, options) for name in METHODS}
     text = page(grid, options, rows, peaks)
-    with written_whole(options.out) as temporary:
-        temporary.write_text(text)
+    write_tables("discover_speed", text)
     print(text)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import re
 import sys
 import time
@@ -29,38 +28,33 @@ import torch
 from torch import Tensor
 
 import clearvit as cv
-from cells import percent_interval
 from clearvit.artifacts.outliers import outlier_mask
 from clearvit.backbones.vit import VitBackbone
 from clearvit.datasets.voc import AnnotatedImage, read_voc_boxes
 from clearvit.discovery import consensus, corloc, lost, to_pixels, tokencut
 from clearvit.discovery.discovery_features import FEATURES, make_plan, read_features
-from clearvit.files import write_json, written_whole
+from clearvit.files import write_json
 from clearvit.images import read_image
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path, find_model
+from evidence import read_result, write_result
+from render import render
 
-RESULT = RESULTS / "discovery.md"
+MODELS = (
+    "demo",
+    "demo-cured",
+    "deit_tiny_patch16_224",
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+)
 PLANTED = ", planted artifacts"
-METHODS = {
-    "whole image": "the trivial answer",
-    "LOST": "keys of the last block, as published",
-    "LOST, centred": "keys of the last block minus their mean",
-    "LOST, mean bias": "unit queries of the last block, bias = -mean cosine",
-    "TokenCut": "keys of the last block, tau 0.2, as published",
-    "TokenCut, mean tau": "keys of the last block, tau = mean cosine",
-    "consensus, unchecked": "without leaving artifact tokens out",
-    "consensus": "tokens and values of the later half",
-}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=["demo"])
+    parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--data", type=data_path, default=f"{DATA}/voc")
     parser.add_argument("--sizes", type=int, nargs="+", default=[224])
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--denoised", type=int, nargs="+", default=[], help="sizes")
     parser.add_argument("--views", type=int, default=10)
     parser.add_argument("--limit", type=int, help="images")
@@ -71,15 +65,17 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     warnings.filterwarnings("ignore", message=".*the box is meaningless")
     images = read_voc_boxes(options.data).images[: options.limit]
+    stored = read_result("discovery")
+    known = stored.get("rows", {}) if stored.get("images") == len(images) else {}
     rows: dict[str, dict[str, list[bool]]] = {}
     for key, make, size in planned_rows(options):
         start = time.perf_counter()
         rows[key] = kept(key, make, images, size, options)
         scores = {m: round(100 * np.mean(h)) for m, h in rows[key].items()}
         print(f"{key}: {scores}, {time.perf_counter() - start:.0f} s", flush=True)
-        with written_whole(options.out) as temporary:
-            temporary.write_text(page(rows, len(images)))
-    print(options.out.read_text())
+        content = {"images": len(images), "rows": known | rows}
+        write_result("discovery", content, data=["voc"], models=options.models)
+    print(render("discovery").read_text("utf-8"))
 
 
 Row = tuple[str, Callable[[], cv.Backbone], int]
@@ -91,7 +87,7 @@ def planned_rows(options: argparse.Namespace) -> Iterator[Row]:
     name, first = next(iter(models.items()))
     for size in options.sizes:
         for key, model in models.items():
-            yield f"{key}, {size} px", partial(cv.load, model), size
+            yield f"{key}, {size} px", partial(cv.load, find_model(model)), size
         if options.planted:
             yield f"{name}{PLANTED}, {size} px", partial(with_artifacts, first), size
         if size in options.denoised:
@@ -191,83 +187,6 @@ def mean_cosine(features: Tensor) -> float:
     unit = torch.nn.functional.normalize(features, dim=1)
     count = len(unit)
     return float((unit.sum(0).square().sum() - count) / (count * count - count))
-
-
-def paired(found: np.ndarray, other: np.ndarray) -> str:
-    return percent_interval(found.astype(float) - other.astype(float), signed=True)
-
-
-def page(rows: dict[str, dict[str, list[bool]]], count: int) -> str:
-    tables = []
-    for key, methods in rows.items():
-        ours = np.array(methods["consensus"])
-        lines = [
-            f"\n## {key}\n",
-            "| method | features | all | even (chosen on) | odd | consensus minus this, all |",
-            "|---|---|---|---|---|---|",
-        ]
-        for name, listed in methods.items():
-            found = np.array(listed)
-            cells = " | ".join(percent_interval(part) for part in (found, found[::2], found[1::2]))
-            features = "final tokens" if " views, " in key else METHODS[name]
-            lines.append(f"| {name} | {features} | {cells} | {paired(ours, found)} |")
-        tables.append("\n".join(lines) + cost(key, rows))
-    sizes = list(dict.fromkeys(size_of(key) for key in rows))
-    tables = [side_by_side(size, rows) for size in sizes] + tables
-    return HEAD.format(
-        count=count,
-        date=time.strftime("%Y-%m-%d"),
-        machine=platform.machine(),
-        torch=torch.__version__,
-        tables="\n".join(tables),
-    )
-
-
-def size_of(key: str) -> str:
-    return key.rpartition(", ")[2]
-
-
-def side_by_side(size: str, rows: dict[str, dict[str, list[bool]]]) -> str:
-    """The models of one size, with their differences to the first on the same images."""
-    lines = [f"\n## side by side, {size}\n", "| method | model | all | minus the first |"]
-    lines.append("|---|---|---|---|")
-    mine = {key.removesuffix(f", {size}"): row for key, row in rows.items() if size_of(key) == size}
-    first = next(iter(mine.values()))
-    for method in ("LOST", "consensus"):
-        for name, row in mine.items():
-            found = np.array(row[method])
-            apart = "-" if row is first else paired(found, np.array(first[method]))
-            lines.append(f"| {method} | {name} | {percent_interval(found)} | {apart} |")
-    return "\n".join(lines)
-
-
-def cost(key: str, rows: dict[str, dict[str, list[bool]]]) -> str:
-    """Correct boxes with planted artifacts minus those without, on the same images."""
-    without = rows.get(key.replace(PLANTED, ""))
-    if PLANTED not in key or without is None:
-        return ""
-    lines = ["\n\n| method | planted minus clean |", "|---|---|"]
-    for name, listed in rows[key].items():
-        lines.append(f"| {name} | {paired(np.array(listed), np.array(without[name]))} |")
-    return "\n".join(lines)
-
-
-HEAD = """# Object discovery: CorLoc
-
-Percent of images whose single box has an IoU of 0.5 or more with a true box of any class.
-{count} images of PASCAL VOC 2012 with boxes (all objects, also difficult and truncated ones); whole
-picture resized to a square; {date}, {machine}, torch {torch}. In brackets 95 % intervals over
-resampled images; the last column compares the same images. Reproduce:
-`python benchmarks/discovery.py demo cured=dir:PATH test-time=dir:PATH --data VOC2012/
---sizes 224 448 --planted --denoised 224`
-
-The rules of our default were picked by the images at even places of the list, at 224 px; results on
-those at odd places were seen at the same time, so they are not a blind test. The images are few:
-differences of some points mean nothing. LOST and TokenCut as published are degenerate on the keys
-of DINOv2, whose products are all positive and whose cosines exceed tau: every patch is like every
-other, and the commands warn of it. Planted: 2 % high-norm tokens from the middle block on.
-{tables}
-"""
 
 
 if __name__ == "__main__":

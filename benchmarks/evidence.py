@@ -22,7 +22,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from data import fingerprint
 
 HERE = Path(__file__).parent
 NOT_MEASURING = ("evidence.py", "render.py", "data.py", "cells.py")
+_SEEN: set[str] = set()  # results that a page was made from
 STARTED = time.strftime("%Y-%m-%d %H:%M:%S")
 LOAD_AT_START = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
@@ -50,7 +52,22 @@ def read_result(name: str) -> dict[str, Any]:
     """Read what was measured; empty when nothing was."""
     content = _read(name)
     content.pop("runs", None)
+    if content:
+        _SEEN.add(name)
     return content
+
+
+@contextmanager
+def seen_results() -> Iterator[set[str]]:
+    """Give the names of all results that are read inside; filled when it ends."""
+    names: set[str] = set()
+    before = set(_SEEN)
+    _SEEN.clear()
+    try:
+        yield names
+    finally:
+        names |= _SEEN
+        _SEEN.update(before)
 
 
 def read_results(pattern: str) -> list[dict[str, Any]]:

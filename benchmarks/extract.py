@@ -27,10 +27,10 @@ import torch
 
 import clearvit as cv
 from clearvit.images import find_images
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
 BATCH, SHARD = 16, 64
-RESULT = RESULTS / "extract.md"
 
 
 def main() -> None:
@@ -51,8 +51,7 @@ def main() -> None:
         speeds = speed(options, small, folder)
         peaks = [peak_memory(options, images, folder) for images in (small, large)]
     text = table(options, speeds, peaks)
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(text)
+    write_tables("extract", text, data=["photos"], models=["demo"])
     print(text)
 
 

@@ -9,8 +9,6 @@ of results comes first. Writes docs/images/NAME.png.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -32,9 +30,11 @@ from clearvit.pruning import draw_kept
 from clearvit.report.chart import COLORS, MARKERS, new_chart, style_axes
 from clearvit.report.figure import INK, Panel, draw_panels, save_figure
 from clearvit.report.pca import PCA
-from prune import CONTROL
-from prune import ROWS as SPEED_ROWS
-from prune import TITLES as SPEED_TITLES
+from evidence import read_result
+from pages.prune import CONTROL
+from pages.prune import ROWS as SPEED_ROWS
+from pages.prune import TITLES as SPEED_TITLES
+from tables import numbers, tables_below
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUBJECT = "chelsea"  # a cat with a plain background
@@ -260,24 +260,7 @@ def export(out: Path, size: int) -> None:
     save_figure(figure, out, overwrite=True)
 
 
-# --- charts of pages --------------------------------------------------------------------------
-
-
-def tables(page: str) -> dict[str, list[list[str]]]:
-    """Tables of a page by the headings above them, as cells without their heads."""
-    found: dict[str, list[list[str]]] = {}
-    heading = ""
-    for line in (DOCS / "results" / page).read_text().splitlines():
-        if line.startswith("## "):
-            heading = line[3:]
-        elif line.startswith("|") and not line.startswith("|---"):
-            found.setdefault(heading, []).append([c.strip() for c in line.strip("|").split("|")])
-    return {name: rows[1:] for name, rows in found.items()}
-
-
-def numbers(cell: str) -> list[float]:
-    """Read "1.36 (1.24 to 1.53)" or "47.0 ± 3.2 (39.3 to 49.8)"."""
-    return [float(text) for text in re.findall(r"-?\d+(?:\.\d+)?", cell)]
+# --- charts of results ------------------------------------------------------------------------
 
 
 def prune(out: Path, _: int) -> None:
@@ -292,7 +275,7 @@ def prune(out: Path, _: int) -> None:
 
 def bench(out: Path, _: int) -> None:
     """Speed against dense timm, of the models that were measured."""
-    columns = json.loads((Path(__file__).parent / "results" / "prune.json").read_text())["columns"]
+    columns = read_result("prune")["columns"]
     models = [name for name in SPEED_TITLES if any(one["model"] == name for one in columns)]
     figure, places = new_chart(11, 4.6, len(models))
     settings = sorted({(one["threads"], one["batch"]) for one in columns})
@@ -323,7 +306,7 @@ def evaluate(out: Path, _: int) -> None:
     """Gain in mean IoU over the raw model, by the number of labelled images."""
     wanted = {
         title: rows
-        for title, rows in tables("dense.md").items()
+        for title, rows in tables_below("dense").items()
         if title.startswith(("neighbours", "segmentation"))
     }
     figure, places = new_chart(11, 6, 3, rows=-(-len(wanted) // 3))

@@ -41,7 +41,8 @@ from clearvit.views.config import DenoiseConfig
 from clearvit.views.denoise import views_for
 from clearvit.views.gathering import Gatherer
 from clearvit.views.shifting import apply_view, white_of
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 VIEWS, RESAMPLES, ROUNDS = 10, 2000, 30
@@ -88,7 +89,8 @@ def main() -> None:
     seconds = timed(backbone, fine, options.size)
     page = written(counts, seconds, fine, options)
     if options.half == "report":
-        (RESULTS / "fine_head.md").write_text(page)
+        used = ("photos", "voc")
+        write_tables("fine_head", page, data=used, seeds=[0], models=[options.model])
     print(page)
 
 
@@ -275,8 +277,7 @@ def written(
     )
 
 
-READ = """Read: blurring alone is the control for kNN, upsampling alone for both. What was tried
-beside this head stands in [what was tried](tried.md).
+READ = """Read: blurring alone is the control for kNN, upsampling alone for both.
 """
 HEAD_OF_PAGE = """# A head for fine tokens: one pass against ten views
 

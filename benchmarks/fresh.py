@@ -18,8 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from tables import write_tables
+
 ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "docs" / "results" / "fresh.md"
 COMMANDS = (("make", "demo"), ("make", "test"))
 OUTSIDE = ("PYTHONPATH", "VIRTUAL_ENV", "CLEARVIT_CACHE", "CLEARVIT_DATA", "OMP_NUM_THREADS")
 
@@ -47,7 +48,7 @@ def measure(folder: Path) -> None:
         (folder / f"{command[-1]}.log").write_text(said)
         rows.append(f"| `{' '.join(command)}` | {minutes:.1f} | {outcome(said, clone)} |")
         print(rows[-1], flush=True)
-    RESULT.write_text(page(commit, rows))
+    write_tables("fresh", page(commit, rows))
 
 
 def run(command: tuple[str, ...], clone: Path, extra: dict[str, str]) -> tuple[float, str]:

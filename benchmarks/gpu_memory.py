@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clearvit.backbones.guarded_timm import timm
-from data import RESULTS
+from tables import write_tables
 
 MODELS = {
     "S": "vit_small_patch14_dinov2",
@@ -93,7 +93,7 @@ def main() -> None:
     torch.nn.functional.scaled_dot_product_attention = fused
     rows = [row(name, arch, size) for name, arch in MODELS.items() for size in SIZES]
     text = PAGE.format(rows="\n".join(rows), date=datetime.date.today().isoformat(), batch=BATCH)
-    (RESULTS / "gpu_memory.md").write_text(text)
+    write_tables("gpu_memory", text)
     print(text)
 
 

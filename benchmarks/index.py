@@ -38,9 +38,8 @@ from clearvit.retrieval.index.store import Rows, Store
 from clearvit.retrieval.regions.region_search import search_region
 from clearvit.retrieval.reranking import Nearest, rerank_nearest
 from clearvit.timing import Spread, speed_ratios, time_interleaved
-from data import RESULTS
+from tables import write_tables
 
-RESULT = RESULTS / "search_index.md"
 SIDE, CHANNELS, WIDTH, CLUSTERS, HITS, CANDIDATES = 7, 384, 64, 300, 10, 100
 SPEC = FeatureSpec(
     model="synthetic",
@@ -88,7 +87,7 @@ def main() -> None:
         "--clock", choices=CLOCKS, default="wall", help="cpu: of the process, for busy machines"
     )
     parser.add_argument("--work", type=Path)
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--out", type=Path, help="write the page there, and no result")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = []
@@ -104,7 +103,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         ratio = compared(Path(work), options)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(page(rows, ratio, options))
+    text = page(rows, ratio, options)
+    if options.out:
+        options.out.write_text(text)
+    else:
+        write_tables("search_index", text, seeds=[0])
     print(options.out.read_text())
 
 

@@ -35,9 +35,9 @@ from clearvit.cures.test_time import test_time
 from clearvit.files import write_json
 from clearvit.images import find_images
 from clearvit.testing.planted import Kind
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "planted.md"
 DEPTH, BLOCK = 6, 3
 HEARD = 12  # photos to find a unit's direction on
 WRITTEN = "high-norm, written by a hidden unit"
@@ -69,8 +69,8 @@ def main() -> None:
     base = shortened(cv.load("demo", size=224))
     runs = [(WRITTEN, seed) for seed in range(options.seeds)] + [(name, 0) for name in ROWS]
     rows = [kept(base, *run, chosen, [p.source for p in held], options) for run in runs]
-    RESULT.write_text(page(rows, options))
-    print(RESULT.read_text())
+    path = write_tables("planted", page(rows, options), data=["photos"], models=["demo"])
+    print(path.read_text("utf-8"))
 
 
 def shortened(backbone: cv.Backbone) -> cv.Backbone:

@@ -23,15 +23,15 @@ import torch
 import clearvit as cv
 from clearvit.datasets.masks import read_masks
 from clearvit.datasets.splits import MaskSplit
-from clearvit.files import write_json, written_whole
+from clearvit.files import write_json
 from clearvit.probes.features import Features, extract_features, sample_images, use_whole_image
 from clearvit.probes.linear import LinearHead
 from clearvit.probes.metrics import segmentation_metrics
 from clearvit.probes.segmentation import measure_whole
 from clearvit.probes.sgd import pixel_batches, train_fast_head, train_head
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "probe_recipes.md"
 RECIPES = ("fast", "sgd")
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 
@@ -63,9 +63,9 @@ def main() -> None:
             for seed in range(options.seeds)
             for recipe in RECIPES
         ]
-    with written_whole(RESULT) as temporary:
-        temporary.write_text(page(fits, len(test), options))
-    print(RESULT.read_text())
+    text = page(fits, len(test), options)
+    path = write_tables("probe_recipes", text, data=["voc"], models=["demo"])
+    print(path.read_text("utf-8"))
 
 
 @dataclasses.dataclass(frozen=True)

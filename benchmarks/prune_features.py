@@ -24,9 +24,9 @@ from clearvit.pruning import macs, selection
 from clearvit.pruning.config import FILLS, SCORERS, Fill, Scorer
 from clearvit.pruning.prune import prune
 from clearvit.pruning.pruned import PrunedBackbone
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "prune_features.md"
 KEEPS = (0.7, 0.9, 0.5)
 
 
@@ -44,8 +44,7 @@ def main() -> None:
     chosen = sources[:: max(1, len(sources) // options.photos)][: options.photos]
     pixels = torch.cat(list(backbone.pixels([p.source for p in chosen])))
     text = table(options, backbone, pixels) + merging(options, backbone, pixels)
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(text)
+    write_tables("prune_features", text, data=["voc"], models=["demo"])
     print(text)
 
 

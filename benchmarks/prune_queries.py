@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +22,8 @@ import clearvit as cv
 from clearvit.datasets.retrieval_layouts import read_retrieval
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.stats import bootstrap
-from data import DATA, RESULTS, data_path
-
-RESULT = RESULTS / "prune_queries.md"
+from data import DATA, data_path
+from tables import write_tables
 
 
 def main() -> None:
@@ -35,7 +33,6 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--keep", type=float, nargs="+", default=[0.7, 0.5])
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"'{options.data}' is not there; pass --data.")
@@ -54,7 +51,8 @@ def main() -> None:
             gain = f"{difference.mean:+.1f} [{difference.low:+.1f}, {difference.high:+.1f}]"
             lines.append(f"| {name} | {of} | {shown(found)} | {gain} |")
             print(lines[-1], flush=True)
-    options.out.write_text(page(lines, options, len(labels)))
+    text = page(lines, options, len(labels))
+    write_tables("prune_queries", text, data=["cars"], models=["demo"])
 
 
 def load_models(

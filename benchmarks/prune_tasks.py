@@ -31,9 +31,9 @@ from clearvit.pruning.config import SCORERS
 from clearvit.pruning.prune import prune
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.training.train import FINETUNING, WARMUP
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "prune_tasks.md"
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 TASKS = {"classification": "imagenet100", "segmentation": "voc"}
 METRICS = (
@@ -72,7 +72,7 @@ def main() -> None:
         write_json(file_of(row, task, options), found)
         print(f"{row}, {task}: {time.perf_counter() - start:.0f} s", flush=True)
     text = page(options, trained(dense, options))
-    RESULT.write_text(text)
+    write_tables("prune_tasks", text, data=("voc", "photos", "imagenet100"), models=["demo"])
     print(text)
 
 

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "rerank.md"
 EPSILON, GOAL, CANDIDATES, LIMIT = 0.05, 1e-6, 100, 20_000
 OURS = "clearvit"
 
@@ -42,7 +42,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--patches", type=int, nargs="+", default=[49, 196])
     parser.add_argument("--synthetic", action="store_true", help="leave the real photos out")
-    parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -54,9 +53,7 @@ def main() -> None:
         line = [sys.executable, __file__, *sys.argv[1:], "--worker", str(threads)]
         done = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         rows += json.loads(done.stdout.splitlines()[-1])
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(page(rows, options))
-    print(options.out.read_text())
+    write_tables("rerank", page(rows, options), data=["cars"], models=["demo"])
 
 
 def worker(options: argparse.Namespace) -> list[dict[str, Any]]:

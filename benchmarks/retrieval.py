@@ -25,9 +25,9 @@ import torch
 import clearvit as cv
 from clearvit.evaluation.evaluate import evaluate
 from clearvit.files import write_json
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "retrieval.md"
 WEIGHTS = ("uniform", "attention", "rollout", "rollout-min", "without-artifacts", "cross")
 METHODS = ("transport", "mutual", "chamfer")
 SHOWN = ("P@1", "RP", "MAP@R", "MAP@R (diml)", "R@5", "Δ P@1", "Δ MAP@R", "won", "lost", "mass")
@@ -51,7 +51,6 @@ def main() -> None:
     parser.add_argument("--explanation", action="store_true")
     parser.add_argument("--work", type=Path, default=Path("retrieval-work"))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"'{options.data}' is not there; pass --data.")
@@ -60,14 +59,12 @@ def main() -> None:
     if options.search:
         from retrieval_search import search_page
 
-        text, name = search_page(backbones, options), "retrieval_search.md"
+        text, name = search_page(backbones, options), "retrieval_search"
     elif options.explanation:
-        text, name = explanation_page(backbones, options), "explanation.md"
+        text, name = explanation_page(backbones, options), "explanation"
     else:
-        text, name = tables_page(backbones, options), "retrieval.md"
-    out = options.out or RESULT.with_name(name)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text)
+        text, name = tables_page(backbones, options), "retrieval"
+    write_tables(name, text, data=options.sets, models=list(backbones))
     print(text)
 
 

@@ -21,9 +21,9 @@ import torch
 
 import clearvit as cv
 from clearvit.images import find_images
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "targets.md"
 EPOCHS = 10
 
 
@@ -45,8 +45,8 @@ def main() -> None:
         spent = {way: seconds(backbone, photos, way) for way in ways}
         ratios.append(spent[None] / spent[0.0])
         print(f"kept {spent[None]:.0f} s, anew {spent[0.0]:.0f} s: {ratios[-1]:.2f}", flush=True)
-    RESULT.write_text(page(ratios, options))
-    print(RESULT.read_text())
+    path = write_tables("targets", page(ratios, options), data=["photos"], models=["demo"])
+    print(path.read_text("utf-8"))
 
 
 def seconds(backbone: cv.Backbone, photos: list, cache: float | None) -> float:

@@ -38,9 +38,9 @@ from clearvit.cures.test_time import (
 )
 from clearvit.images import ImageSource, find_images
 from clearvit.progress import Meter
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "testtime.md"
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a log(a/b)": selectivity,
     "a - b": lambda a, b: a - b,
@@ -99,12 +99,11 @@ def main() -> None:
     if options.large:
         sections[2] += nearest(backbone, cured, options.classes, options.size, options.large)
         write(sections)
-    print(RESULT.read_text())
 
 
 def write(sections: list[str]) -> None:
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text("\n\n".join(section.strip() for section in sections) + "\n")
+    text = "\n\n".join(section.strip() for section in sections)
+    write_tables("testtime", text, data=("photos", "imagenet100"), models=["demo"])
 
 
 def measured(backbone: VitBackbone, photos: Iterable[ImageSource]) -> Measured:

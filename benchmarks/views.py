@@ -30,9 +30,9 @@ from clearvit.views import Views, all_views, apply_view, lattice_views
 from clearvit.views import official_views as official
 from clearvit.views.gathering import axis_weights
 from clearvit.views.shifting import white_of
-from data import DATA, RESULTS, data_path
+from data import DATA, data_path
+from tables import write_tables
 
-RESULT = RESULTS / "views.md"
 COUNTS = (4, 6, 10, 20)
 SAMPLERS = {"official": official, "lattice": partial(lattice_views, phases=1)}
 
@@ -54,9 +54,8 @@ def main() -> None:
         backbone = cv.load("demo", size=size)
         rows = [kept(backbone, str(p.source), size, options) for p in chosen]
         sections.append(section(size, torch.stack(rows), options.seeds))
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(page(options, sections))
-    print(RESULT.read_text())
+    path = write_tables("views", page(options, sections), data=["photos"], models=["demo"])
+    print(path.read_text("utf-8"))
 
 
 def kept(backbone: cv.Backbone, photo: str, size: int, options: argparse.Namespace) -> Tensor:

@@ -9,9 +9,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import blocks  # noqa: E402
 import data  # noqa: E402
 import evidence  # noqa: E402
 import render  # noqa: E402
+import tables  # noqa: E402
 
 
 @pytest.fixture
@@ -21,9 +23,33 @@ def elsewhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_every_page_is_what_its_results_give():
-    wrong = render.differing(render.page_names())
+@pytest.fixture(scope="module")
+def pages():
+    return render.make_pages()
+
+
+def test_pages_and_documents_are_what_results_give(pages):
+    wrong = render.find_differences(pages)
     assert not wrong, f"run `python benchmarks/render.py`: {wrong}"
+
+
+def test_every_page_has_results(pages):
+    found = {path.stem for path in (ROOT / "docs" / "results").glob("*.md")}
+    without = found - set(pages) - set(render.BY_HAND) - {"index"}
+    assert not without, f"no result gives these pages: {without}"
+
+
+def test_the_readme_shows_at_most_six_results():
+    lines = blocks.readme_table().splitlines()
+    assert lines[0] == "| task | raw | ours | change (95 % CI) | more |"
+    assert len(lines) - 2 <= 6
+
+
+def test_tables_of_a_page_are_read_and_given_back():
+    text = "# Title\n\nText\nof two lines.\n\n## Part\n\n| a | b |\n|---|---|\n| 1.50 | - |\n"
+    content = tables.read_markdown(text)
+    assert content["parts"][2] == {"columns": ["a", "b"], "rows": [["1.50", "-"]]}
+    assert render.parts_text(content) == text
 
 
 def test_a_result_keeps_its_numbers_and_says_how_it_came_about(elsewhere, monkeypatch):
@@ -66,16 +92,13 @@ def test_notes_end_a_page_or_stand_where_it_says(elsewhere, monkeypatch):
     class Page:
         text = "# Title\n\ntable\n"
 
-        @classmethod
-        def page(cls):
-            return cls.text
-
-    monkeypatch.setattr(render.importlib, "import_module", lambda name: Page)
-    assert render.render_text("trial") == Page.text
+    monkeypatch.setattr(render, "_body", lambda name: Page.text)
+    monkeypatch.setattr(render, "runs_table", lambda names: "how\n")
+    assert render.make_page("trial").text == "# Title\n\ntable\n\nhow\n"
     (elsewhere / "trial.notes.md").write_text("What it means.\n")
-    assert render.render_text("trial") == "# Title\n\ntable\n\nWhat it means.\n"
+    assert render.make_page("trial").text == "# Title\n\ntable\n\nWhat it means.\n\nhow\n"
     Page.text = "# Title\n\n<!-- notes -->\n\ntable\n"
-    assert render.render_text("trial") == "# Title\n\nWhat it means.\n\ntable\n"
+    assert render.make_page("trial").text == "# Title\n\nWhat it means.\n\ntable\n\nhow\n"
 
 
 def test_a_missing_data_set_is_named_with_its_remedy(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from clearvit.cures.config import CureConfig
 from clearvit.errors import ModelError
 from clearvit.options import Size
 
-DEFAULT = 16  # better than none on held-out images, by little: docs/results/cure.md
+DEFAULT = 16  # as published
 NOISE = 0.02  # of the standard deviation of the patch embeddings, so that registers differ
 
 

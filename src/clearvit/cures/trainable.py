@@ -30,7 +30,7 @@ LOW_RANK = "low-rank"
 SCALED = ("registers", "positions", "patches")  # parts with a learning rate of their own
 # Learning rate of the blocks, and relative to it those of SCALED; of whole matrices, of factors. A
 # short run on a few hundred images does not survive the full rate on the embeddings, and needs a
-# higher one for the registers; see docs/results/tried.md.
+# higher one for the registers.
 RATES = {False: (1e-5, (15.0, 0.2, 0.06)), True: (2e-4, (0.75, 0.01, 0.003))}
 NORM_SCALE = 0.5  # of norms and biases beside factors
 
