@@ -59,7 +59,6 @@ def segment(
     lines = [f"{len(masks)} masks of {len(masks.classes)} classes in {out}"]
     lines += [f"{out / PAGE}"] if config.page and len(masks) else []
     run.show(masks.to_json(), *lines)
-    note(f"method: {masks.segmenter.choice}")
     for least in masks.least_confident(1):
         note(f"look first at {least.path} (confidence {least.confidence:.2f})")
     later = ("--model-file", out / "segmenter.json", "--out", "more-masks/")

@@ -70,8 +70,6 @@ def fit_segmenter(
         trial = Trial(plain, examples, config, Path(temporary), progress)
         choice = trial.choose()
         classifier = trial.fit(choice.chosen, ())
-    if progress:
-        progress("method", 0, 0, f"method: {choice}")
     return Segmenter(
         classes=examples.classes,
         numbers=examples.numbers,

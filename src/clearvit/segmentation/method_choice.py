@@ -105,7 +105,10 @@ def describe_items(items: Sequence[Item]) -> str:
         what = "images, or halves of the labels of a class with one image"
     else:
         what = "images"
-    return f"held-out {what} ({images} example{'s' * (images != 1)}, {folds} folds)"
+    said = f"held-out {what} ({images} example{'s' * (images != 1)}, {folds} folds)"
+    if any(item.half is not None for item in items):
+        said += "; too high, since the other half of an image is no new scene"
+    return said
 
 
 def mask_reader(examples: Examples, item: Item) -> MaskReader:

@@ -70,6 +70,8 @@ def segment(
         segmenter = _fit_or_load(backbone, examples, sources, folder, config, progress)
     fine = segmenter.prepare(backbone)
     segmenter.save(folder)
+    if progress:
+        progress("method", 0, 0, f"method: {segmenter.choice}")
     paths = mask_paths(sources, folder)
     missing = find_missing(sources, paths, segmenter.key, overwrite=config.overwrite)
     meter = Meter(progress, len(sources), "masks")
