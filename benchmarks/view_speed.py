@@ -17,6 +17,7 @@ import time
 import torch
 
 import clearvit as cv
+from clearvit.precision import autocast, uses_bf16
 from clearvit.timing import Spread, speed_ratios, time_interleaved
 from clearvit.views import gather
 from clearvit.views.sampling import sample_views
@@ -40,8 +41,9 @@ def main() -> None:
     features = torch.randn(IMAGES, VIEWS, *grid, backbone.width)
     passes = torch.randn(IMAGES * VIEWS, 3, options.size, options.size)
 
-    def plain() -> None:
-        with torch.no_grad():
+    def plain() -> None:  # in the number format that `cv.denoise` takes here
+        half = uses_bf16(backbone.device, "auto")
+        with torch.no_grad(), autocast(backbone.device, half):
             for some in passes.split(BATCH):
                 backbone.forward(some)
 

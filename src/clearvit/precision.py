@@ -17,7 +17,9 @@ def uses_bf16(device: torch.device, precision: Precision) -> bool:
     """Decide whether to compute in bfloat16; "auto" does where the hardware is made for it.
 
     That is a GPU that supports it, or a CPU with AVX-512 BF16 or AMX: without these a CPU converts
-    every number first and is slower than in float32.
+    every number first and is slower than in float32. The instructions are asked for, nothing is
+    timed: numbers depend on the answer, so it must be the same whenever a run goes on or a cache is
+    read, whatever else the machine does then (benchmarks/precision.py has the times).
     """
     if precision != "auto":
         return precision == "bf16"
