@@ -76,15 +76,15 @@ def measure(model: str, unfreeze: str, options: argparse.Namespace) -> dict[str,
         keep_anyway=True,
     )
     minutes = (time.process_time() - start) / 60
-    table = cv.evaluate([raw, tuned], task="retrieval", data=unseen, size=224, weights=("gate",))
+    table = cv.evaluate([raw, tuned], task="retrieval", data=unseen, size=224)
     first, found = table.rows[0].model, []
     before, after = (
         [r for r in table.rows if (r.model == first) == same] for same in (True, False)
     )
     for old, new in zip(before, after, strict=True):
         for metric in METRICS:
-            apart = new[metric].difference
-            change = [apart.mean, apart.low, apart.high]
+            apart = new[metric].difference  # none where the gates chose different weights
+            change = None if apart is None else [apart.mean, apart.low, apart.high]
             found.append([new.setting, metric, old[metric].mean, new[metric].mean, change])
     report = tuned.report.to_json()
     return {"report": report, "cpu minutes": minutes, "epochs": epochs, "unseen": found}

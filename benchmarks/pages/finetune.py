@@ -47,5 +47,8 @@ def page() -> str:
 
 
 def show(found: list[Any]) -> str:
-    _, _, old, new, (mean, low, high) = found
+    _, _, old, new, change = found
+    if change is None:
+        return f"{old:.1f} to {new:.1f}"
+    mean, low, high = change
     return f"{old:.1f} to {new:.1f} ({mean:+.1f}, {low:+.1f} to {high:+.1f})"

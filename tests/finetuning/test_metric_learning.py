@@ -1,10 +1,8 @@
 import json
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from pytorch_metric_learning.miners import DistanceWeightedMiner
 
 import clearvit as cv
@@ -14,6 +12,7 @@ from clearvit.errors import TrainingError
 from clearvit.finetuning.labelled_images import ClassOrder
 from clearvit.finetuning.metric_losses import BOUNDARY, MARGIN, EmbeddingLoss
 from tests.conftest import tiny_network
+from tests.helpers.class_folders import class_folders
 from tests.helpers.commands import invoke
 
 QUICK = {
@@ -24,21 +23,6 @@ QUICK = {
     "precision": "no",
     "dimension": 8,
 }
-
-
-def class_folders(root, classes=6, each=4, size=(48, 40), noise=30):
-    """Folders of images that share a color, with noise."""
-    rng = np.random.default_rng(0)
-    for number in range(classes):
-        color = rng.integers(30, 225, 3)
-        for image in range(each):
-            pixels = np.clip(color + rng.normal(0, noise, (*size[::-1], 3)), 0, 255).astype(
-                np.uint8
-            )
-            path = root / f"class{number}" / f"{image}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(path)
-    return root
 
 
 def test_margin_loss_is_that_of_a_plain_loop():

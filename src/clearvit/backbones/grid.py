@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.preprocessing import Preprocessing
+from clearvit.backbones.sources.staged_attention import Reader, swin_reader
 from clearvit.backbones.tokens import Tokens
 from clearvit.errors import ModelError
 
@@ -18,7 +19,12 @@ Features = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class GridBackbone(Backbone):
-    """A network that offers `tokens` for retrieval and probes, without layers or attention."""
+    """A network that offers `tokens` for retrieval and probes, without layers.
+
+    Attributes:
+        reader: Collects the attention of its blocks, on their own grids, for patch weights; None
+            for networks without attention.
+    """
 
     def __init__(
         self,
@@ -29,11 +35,12 @@ class GridBackbone(Backbone):
         features: Features,
         stride: int,
         width: int,
+        reader: Reader | None = None,
     ) -> None:
         super().__init__(network, preprocessing, name=name)
         self.patch = (stride, stride)
         self.width = width
-        self._features = features
+        self._features, self.reader = features, reader
 
     def forward(
         self,
@@ -89,4 +96,5 @@ def timm_grid(network: Any, preprocessing: Preprocessing, *, name: str) -> GridB
         features=features,
         stride=int(last["reduction"]),
         width=int(network.num_features),
+        reader=swin_reader(network),
     )

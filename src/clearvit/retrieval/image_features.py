@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from clearvit.artifacts.outliers import outlier_mask
 from clearvit.backbones.backbone import Backbone
+from clearvit.backbones.grid import GridBackbone
 from clearvit.backbones.tokens import PerBlock, Tokens
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ImageError, ModelError, StoreError
@@ -45,10 +47,12 @@ from clearvit.retrieval.patch_weights import (
     rollout,
     uniform_weights,
 )
+from clearvit.retrieval.staged_rollout import staged_weights
 from clearvit.retrieval.whitening import Whitening, whitenings_to_bytes
 from clearvit.schema import Rule, check_content, list_of, number, one_of, text, whole
 
 FORMAT = 3
+BY_ATTENTION = frozenset({"attention", "rollout", "rollout-min"})  # patch weights
 OLDER = 2  # still read: final tokens in half precision, without whitening
 
 _PAIR = list_of(whole(1, 65536), 2, 2)
@@ -192,9 +196,16 @@ def resolve_weights(backbone: Backbone, patch_weights: PatchWeights) -> Resolved
             f"'{backbone.name}' has no tokens before a final norm, where artifacts show; use"
             " uniform weights."
         )
-    if patch_weights in ("attention", "rollout", "rollout-min") and not _attends(backbone):
-        raise ModelError(f"'{backbone.name}' has no class token that attends; use uniform weights.")
+    if patch_weights in BY_ATTENTION and not (_attends(backbone) or _in_stages(backbone)):
+        raise ModelError(
+            f"'{backbone.name}' has no attention of a class token, nor in stages as CvT and Swin;"
+            " use uniform weights."
+        )
     return patch_weights
+
+
+def _in_stages(backbone: Backbone) -> bool:
+    return isinstance(backbone, GridBackbone) and backbone.reader is not None
 
 
 def _attends(backbone: Backbone) -> bool:
@@ -229,11 +240,16 @@ def extract_raw(
     patch_weights: Sequence[ResolvedWeights],
 ) -> list[RawFeatures]:
     """Extract several facets of the same pixels, once per kind of patch weights."""
-    tokens, flags = _tokens(backbone, pixels, patch_weights, facets)
+    staged = _in_stages(backbone) and not BY_ATTENTION.isdisjoint(patch_weights)
+    with backbone.reader() if staged else nullcontext([]) as blocks:  # type: ignore[attr-defined]
+        tokens, flags = _tokens(backbone, pixels, patch_weights, facets)
     descriptors = _descriptors(backbone, pixels, tokens, spec.descriptor).cpu()
     found = []
     for kind in patch_weights:
-        weights = _on_grid(_weights(backbone, tokens, kind), tokens)
+        if blocks and kind in BY_ATTENTION:
+            weights = staged_weights(blocks, kind, tokens.grid)
+        else:
+            weights = _on_grid(_weights(backbone, tokens, kind), tokens)
         keep = None
         if kind == "without-artifacts" and flags is not None:
             weights, keep = remove_artifacts(weights, flags), ~flags
@@ -318,6 +334,8 @@ def _merge_captures(
 ) -> dict[str, Any]:
     """Options of one forward pass that gives the facets and what the weights are made of."""
     wanted = capture_options(facets)
+    if not backbone.depth:  # attention in stages is read beside the forward pass
+        return wanted
     blocks, kinds = set(wanted.get("layers", ())), set(wanted.get("capture", ()))
     if "rollout" in patch_weights or "rollout-min" in patch_weights:
         blocks |= set(range(backbone.depth))

@@ -11,6 +11,7 @@ from torch import Tensor
 from clearvit.backbones.grid import GridBackbone
 from clearvit.backbones.preprocessing import Preprocessing
 from clearvit.backbones.sources.hf.hf_files import Files
+from clearvit.backbones.sources.staged_attention import cvt_reader
 from clearvit.errors import ModelError, missing_extra
 
 
@@ -50,6 +51,7 @@ def load_cvt(files: Files, preprocessing: Preprocessing, *, name: str) -> GridBa
         features=features,
         stride=math.prod(stages.patch_stride),
         width=stages.embed_dim[-1],
+        reader=cvt_reader(network),
     )
 
 
