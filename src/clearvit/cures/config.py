@@ -58,6 +58,7 @@ PH_REG: dict[str, Any] = {
     "lr_scale": (1.0, 1.0, 1.0),
     "schedule": "ph-reg",
     "warmup_steps": 0,
+    "weight_decay": 1e-2,
     "decay_all": True,
     "clip_norm": None,
     "ema_decay": 0.0,

@@ -68,7 +68,9 @@ DYNAMICVIT: Mapping[str, Any] = {
     "warmup_epochs": 0,
     "epochs": 30,
     "finetune_epochs": 0,
+    "objective": "logits",
     "batch": 1024,
+    "micro_batch": 128,  # of each GPU: images that are mixed, normalized and averaged together
     "lr": 1e-3,
     "lr_batch": 1024,
     "min_lr": 1e-6,

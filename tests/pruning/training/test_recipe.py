@@ -34,6 +34,8 @@ def recipe(**changes):
 PUBLISHED = {
     "epochs": 30,
     "batch": 1024,
+    "micro_batch": 128,  # mixup, batch norms and the mean over kept tokens are those of one GPU
+    "objective": "logits",
     "lr": 1e-3,
     "lr_batch": 1024,
     "min_lr": 1e-6,

@@ -129,7 +129,7 @@ def _prepare(
             " fractions below 1."
         )
     check_maskable(dense, plan.stages)
-    if (config.mixup or config.cutmix) and (config.micro_batch or config.batch) % 2:
+    if (config.mixup or config.cutmix) and (config.batch % 2 or (config.micro_batch or 2) % 2):
         raise TrainingError("mixup works in pairs; use an even batch and micro_batch.")
     sources, skipped = filter_readable(find_images(images), dense.patch, progress)
     check_batch_fits(len(sources), config.held_out, config.batch)
