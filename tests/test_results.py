@@ -14,6 +14,7 @@ import data  # noqa: E402
 import evidence  # noqa: E402
 import render  # noqa: E402
 import tables  # noqa: E402
+import trace_numbers as trace  # noqa: E402
 
 
 @pytest.fixture
@@ -37,6 +38,17 @@ def test_every_page_has_results(pages):
     found = {path.stem for path in (ROOT / "docs" / "results").glob("*.md")}
     without = found - set(pages) - set(render.BY_HAND) - {"index"}
     assert not without, f"no result gives these pages: {without}"
+
+
+def test_every_number_of_the_documents_has_a_source():
+    missing = trace.find_untraced()
+    assert not missing, "link the page of results, or say what they are: " + "; ".join(missing)
+
+
+def test_a_number_without_a_source_is_found():
+    text = "# A\n\n12.34 of `0.5` and 77.7 % <!-- not results: 77.7, said -->\n\n## B\n\n98.76\n"
+    found = {number: traced for _, number, traced in trace.find_numbers(text)}
+    assert found == {"12.34": False, "77.7": True, "98.76": False}
 
 
 def test_the_readme_shows_at_most_six_results():

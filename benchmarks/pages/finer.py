@@ -18,6 +18,7 @@ TASKS, SHOWN = ("linear", "kNN"), ("mIoU of 7", "boundary IoU of 7")
 def page() -> str:
     """Render every table that has been measured."""
     parts = [HEAD, *(section(one) for one in measured("finer-[!c]*"))]
+    parts += [gathering(one) for one in measured("view-speed-*")]
     parts += [projection(one) for one in measured("projection")]
     parts += [choices(one) for one in measured("finer-choices-*")]
     parts += [showcase(one) for one in measured("showcase")]
@@ -132,6 +133,21 @@ def showcase(content: dict[str, Any]) -> str:
         cells = [f"{norms[b]:.2f}" if norms else "-" for b in blocks]
         apart = interval(row.get("minus raw")) or "-"
         lines.append(f"| {row['row']} | {' | '.join(cells)} | {row['top-1']:.1f} | {apart} |")
+    return "\n".join(lines)
+
+
+def gathering(content: dict[str, Any]) -> str:
+    """What denoising costs beside its passes."""
+    lines = [
+        f"\n## Cost of gathering, {content['size']} px\n",
+        f"{content['date']}: `{content['command']}`. Four images, ten views each, demo model: CPU"
+        f" time relative to the forward passes, median (range) of {content['rounds']} interleaved"
+        f" rounds on {content['threads']} thread, load {content['load']:.0f}.\n",
+        "| | relative to the passes |",
+        "|---|---|",
+    ]
+    for name, one in content["cost relative to the passes alone"].items():
+        lines.append(f"| {name} | {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f}) |")
     return "\n".join(lines)
 
 
