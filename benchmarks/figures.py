@@ -174,9 +174,7 @@ def hero(out: Path, size: int) -> None:
         shape = image.height / image.width
         with torch.autocast("cpu", torch.bfloat16):
             plain = raw.tokens(image)
-            clean, fine = (
-                cv.denoise(raw, image, views=32, scale=scale, batch=8) for scale in (1, 4)
-            )
+            fine = cv.denoise(raw, image, views=32, scale=4, batch=8)
             norms = [
                 model.tokens(image, layers=[HERO_BLOCK], norm=False).layers[HERO_BLOCK].norms[0]
                 for model in (raw, cured)
@@ -184,8 +182,7 @@ def hero(out: Path, size: int) -> None:
         basis = PCA.fit_foreground(fine.map[0])
         maps = [(one / one.median()).float().reshape(plain.grid).numpy() for one in norms]
         panels = [Panel("photo", image=np.asarray(image))]
-        shown = {"tokens, one pass": plain, "32 views": clean, "32 views, 4 x finer": fine}
-        for title, tokens in shown.items():
+        for title, tokens in (("tokens, one pass", plain), ("clean and 4 x finer", fine)):
             cells = colors(tokens.patches[0], tokens.grid, basis)
             panels.append(Panel(title, cells, aspect=shape))
         for title, map_ in zip(("norms, raw", "norms, cured"), maps, strict=True):
