@@ -11,7 +11,7 @@ CHECKED := src tests benchmarks examples
 # Tests run side by side, one thread each; more than eight would mostly load torch.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo $$n)
 
-.PHONY: demo test test-slow test-lowest test-package dist lint browser bench docs web clean
+.PHONY: demo test test-slow test-lowest test-package dist lint browser results docs web clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/clearvit demo $(if $(QUICK),--quick) $(if $(IMAGES),--images "$(IMAGES)")
@@ -52,15 +52,10 @@ lint: $(VENV)/.dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(VENV)/.dev
-	@$(BIN)/python benchmarks/extract.py
-	@$(BIN)/python benchmarks/diagnose.py
-	@$(BIN)/python benchmarks/views.py
-	@$(BIN)/python benchmarks/testtime.py
-	@$(BIN)/python benchmarks/planted.py
-	@$(BIN)/python benchmarks/targets.py
-	@$(BIN)/python benchmarks/cure.py --work build/cure
-	@$(BIN)/python benchmarks/results.py
+# What is stale among the results, in order; it says first what and for how many hours, and resumes.
+# `make results PLAN=1` only says it; `make results QUICK=1` tries everything on a few images, elsewhere.
+results: $(VENV)/.dev
+	@$(BIN)/python benchmarks/run.py $(if $(QUICK),--quick) $(if $(PLAN),--plan)
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"

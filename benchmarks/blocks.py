@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cells import percent_interval
 from clearvit.stats import bootstrap
 from evidence import HERE, read_result
 from pages.segment import by_draw
@@ -186,9 +187,31 @@ def beyond(cell: str) -> str:
     return f"**{mean}** {rest}"
 
 
+CORLOC = {
+    "whole image": "the whole image, always",
+    "LOST": "`lost`, as published",
+    "LOST, mean bias": "LOST on unit queries, bias minus their mean cosine",
+    "TokenCut": "`tokencut`, as published",
+    "consensus": "**`consensus`**",
+}
+
+
+def corloc() -> str:
+    """Methods of `discover` on every model that was measured at 224 px."""
+    rows, size = read_result("discovery")["rows"], ", 224 px"
+    models = [key for key in rows if key.endswith(size) and "views" not in key]
+    lines = [f"| | {' | '.join(key.removesuffix(size) for key in models)} |"]
+    lines.append("|---|" + "---|" * len(models))
+    for method, name in CORLOC.items():
+        cells = [percent_interval(rows[key][method]) for key in models]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"five numbers": five_numbers, "results": readme_table},
     "docs/evaluate.md": {"worth": worth},
+    "docs/discover.md": {"corloc": corloc},
 }
 
 

@@ -59,7 +59,7 @@ def main() -> None:
         photos = options.data / "photos"
         report = str(cv.cure(raw, photos, out=work / "cured", keep_anyway=True).report)
         path = f"dir:{work / 'cured'}"
-    cured = cv.load(path, size=224)
+    cured = cv.load(find_model(path), size=224)
     models = {"raw": raw, "cured": cured}
     command = f"python benchmarks/cured.py {options.model}"
     if options.cure:

@@ -100,7 +100,15 @@ def data_path(text: str) -> Path:
 
 
 def find_model(name: str) -> str:
-    """Give the name that `cv.load` takes: a directory in CLEARVIT_WEIGHTS, or the name itself."""
+    """Give the name that `cv.load` takes.
+
+    "recipe:NAME" is made if it is missing (recipes.py); else it is a directory in CLEARVIT_WEIGHTS,
+    or the name itself.
+    """
+    if name.startswith("recipe:"):
+        from recipes import make_recipe
+
+        return f"dir:{make_recipe(name.removeprefix('recipe:'))}"
     folder = Path(os.environ.get("CLEARVIT_WEIGHTS", "")) / name
     return f"timm:local-dir:{folder}" if (folder / "config.json").is_file() else name
 

@@ -35,7 +35,7 @@ from clearvit.datasets.masks import read_masks
 from clearvit.evaluation.evaluate import evaluate
 from clearvit.files import write_json
 from clearvit.probes.features import sample_images, select_evenly
-from data import DATA, data_path
+from data import DATA, data_path, find_model
 from tables import write_tables
 
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
@@ -142,15 +142,15 @@ class Models:
         """Load or make the model of a row."""
         options = self.options
         if row == "raw":
-            return cv.load(options.raw)
+            return cv.load(find_model(options.raw))
         if row == "cured":
-            return cv.load(options.cured)
+            return cv.load(find_model(options.cured))
         if row == "denoised":
             config = cv.CureConfig(views=options.views)
             return cv.cure(self["raw"], method="denoise", config=config)
         saved = options.work / "test-time"
         if options.test_time != "new":
-            return cv.load(options.test_time)
+            return cv.load(find_model(options.test_time))
         if not (saved / "clearvit.json").exists():
             sources = sorted((options.data / "photos").iterdir())[:: 480 // options.photos]
             # At the model's own size: the small ones may show no high-norm token at all.

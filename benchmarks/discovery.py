@@ -102,11 +102,11 @@ def named(model: str) -> tuple[str, str]:
 
 
 def with_artifacts(model: str) -> cv.Backbone:
-    return cv.testing.planted(cv.load(model), "high-norm").backbone
+    return cv.testing.planted(cv.load(find_model(model)), "high-norm").backbone
 
 
 def denoised(model: str, views: int) -> cv.Backbone:
-    return cv.cure(cv.load(model), method="denoise", config=cv.CureConfig(views=views))
+    return cv.cure(cv.load(find_model(model)), method="denoise", config=cv.CureConfig(views=views))
 
 
 def kept(

@@ -27,7 +27,7 @@ import torch
 
 import clearvit as cv
 from clearvit.images import find_images
-from data import DATA, data_path
+from data import DATA, data_path, find_model
 from tables import write_tables
 
 BATCH, SHARD = 16, 64
@@ -66,7 +66,7 @@ def links(images: Path, folder: Path, count: int) -> Path:
 
 def speed(options: argparse.Namespace, images: Path, folder: Path) -> dict[str, list[float]]:
     """Images per second of each way, one number per round."""
-    backbone = cv.load(options.model, size=options.size)
+    backbone = cv.load(find_model(options.model), size=options.size)
     network, preprocess = timm_pieces(backbone, options.size)
     paths = [str(image.source) for image in find_images(images)]
     config = cv.TokenConfig(batch=BATCH, shard=SHARD)

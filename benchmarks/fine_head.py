@@ -41,7 +41,7 @@ from clearvit.views.config import DenoiseConfig
 from clearvit.views.denoise import views_for
 from clearvit.views.gathering import Gatherer
 from clearvit.views.shifting import apply_view, white_of
-from data import DATA, data_path
+from data import DATA, data_path, find_model
 from tables import write_tables
 
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
@@ -71,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     options.work.mkdir(parents=True, exist_ok=True)
-    backbone = cv.load(options.model, size=options.size)
+    backbone = cv.load(find_model(options.model), size=options.size)
     if options.without_head:
         measured(backbone, None, options)
         return

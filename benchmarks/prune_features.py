@@ -24,7 +24,7 @@ from clearvit.pruning import macs, selection
 from clearvit.pruning.config import FILLS, SCORERS, Fill, Scorer
 from clearvit.pruning.prune import prune
 from clearvit.pruning.pruned import PrunedBackbone
-from data import DATA, data_path
+from data import DATA, data_path, find_model
 from tables import write_tables
 
 KEEPS = (0.7, 0.9, 0.5)
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--images", type=data_path, default=f"{DATA}/voc/JPEGImages")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--photos", type=int, default=16)
-    parser.add_argument("--learned", help="dir:PATH of a model with trained predictors")
+    parser.add_argument("--learned", help="trained predictors: dir:PATH or recipe:NAME")
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
@@ -81,7 +81,7 @@ def merging(options: argparse.Namespace, backbone: cv.Backbone, pixels: Tensor) 
     dense = backbone.tokens(pixels, batch=8)
     models = {"class attention": prune(backbone, keep=0.7, scorer="fuse")}
     if options.learned:
-        learned = cv.load(options.learned, size=options.size)
+        learned = cv.load(find_model(options.learned), size=options.size)
         assert isinstance(learned, PrunedBackbone)
         models["learned"] = learned
     found, settings = (selection.SCORE_WEIGHT, selection.PAIR_LIMIT), []

@@ -22,14 +22,14 @@ import clearvit as cv
 from clearvit.datasets.retrieval_layouts import read_retrieval
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.stats import bootstrap
-from data import DATA, data_path
+from data import DATA, data_path, find_model
 from tables import write_tables
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=data_path, default=f"{DATA}/cars")
-    parser.add_argument("--learned", help="dir:PATH of a model with trained predictors")
+    parser.add_argument("--learned", help="trained predictors: dir:PATH or recipe:NAME")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--keep", type=float, nargs="+", default=[0.7, 0.5])
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
@@ -59,7 +59,7 @@ def load_models(
     dense: cv.Backbone, options: argparse.Namespace
 ) -> list[tuple[str, PrunedBackbone]]:
     found = []
-    learned = cv.load(options.learned, size=options.size) if options.learned else None
+    learned = cv.load(find_model(options.learned), size=options.size) if options.learned else None
     for keep in options.keep:
         for scorer in ("class", "merge"):
             found.append((f"{keep:g}, {scorer}", cv.prune(dense, keep=keep, scorer=scorer)))

@@ -25,7 +25,7 @@ import torch
 import clearvit as cv
 from clearvit.evaluation.evaluate import evaluate
 from clearvit.files import write_json
-from data import DATA, data_path
+from data import DATA, data_path, find_model
 from tables import write_tables
 
 WEIGHTS = ("uniform", "attention", "rollout", "rollout-min", "without-artifacts", "cross")
@@ -55,7 +55,9 @@ def main() -> None:
     if not options.data.is_dir():
         sys.exit(f"'{options.data}' is not there; pass --data.")
     torch.set_num_threads(options.threads)
-    backbones = {name: cv.load(name, size=options.size) for name in ("demo", *options.cured)}
+    backbones = {
+        name: cv.load(find_model(name), size=options.size) for name in ("demo", *options.cured)
+    }
     if options.search:
         from retrieval_search import search_page
 

@@ -48,7 +48,10 @@ def main() -> None:
     torch.set_num_threads(1)
     raw = cv.load(find_model(options.model))
     models: dict[str, cv.Backbone] = {"raw": raw}
-    models |= {name: cv.load(path) for name, _, path in (o.partition("=") for o in options.others)}
+    models |= {
+        name: cv.load(find_model(path))
+        for name, _, path in (o.partition("=") for o in options.others)
+    }
     if options.images:
         return draw(models, options.views)
     models[f"{options.views} sub-patch views"] = cv.cure(raw, method="denoise", views=options.views)

@@ -22,6 +22,7 @@ from clearvit.views import Views, apply_view, gather, refine_by_image
 from clearvit.views.guidance import denormalize
 from clearvit.views.sampling import sample_views
 from clearvit.views.shifting import white_of
+from data import find_model
 
 BATCH = 10  # views per forward pass
 
@@ -115,7 +116,7 @@ def extract(
 
 
 def _other(model: str) -> cv.Backbone:
-    return use_whole_image(cv.load(model))
+    return use_whole_image(cv.load(find_model(model)))
 
 
 def _extract_group(

@@ -1,0 +1,200 @@
+"""Every benchmark that `make results` runs: its command, its results, and how to try it quickly.
+
+`hours` are of one CPU core, about, from empty caches; `quick` has the options of a trial of a
+minute or two on a few images. Scripts that keep what is finished are given `--work` by run.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEIT, AUGREG = "deit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command and what it writes."""
+
+    command: str  # script without .py, and its options
+    results: tuple[str, ...]
+    hours: float
+    quick: str | None = None  # options of a trial instead; None: not part of trial runs
+    data: tuple[str, ...] = ()
+    recipes: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str:
+        """Name of the script."""
+        return self.command.split()[0]
+
+
+VOC, PHOTOS, CLASSES = ("voc",), ("photos",), ("imagenet100",)
+FINE_TASKS = ("photos", "voc", "depth")
+MOST = ("photos", "voc", "imagenet100")
+SMALL = "--size 56 --train 6 --test 4 --passes 4 --labelled 6 --tasks segmentation --only raw"
+
+JOBS = (
+    # --- artifacts ---
+    Job("diagnose", ("diagnose",), 1.0, None, PHOTOS + CLASSES),
+    Job(
+        "verdict --half odd",
+        ("verdict",),
+        0.3,
+        f"--models {DEIT} --sizes 224 --limit 3 --shifted 2",
+        PHOTOS,
+    ),
+    Job("token_probes", ("token_probes",), 0.4, f"--models {AUGREG} --limit 30", CLASSES),
+    # --- views and finer tokens ---
+    Job("views --size 224 518", ("views",), 3.0, "--size 56 --photos 2 --seeds 2", PHOTOS),
+    Job("view_speed", ("view-speed-224",), 0.1, "--size 56 --rounds 2"),
+    Job("finer demo --labelled 20 60", ("finer-demo-224",), 8.0, f"demo {SMALL}", FINE_TASKS),
+    Job(
+        "finer demo --size 448 --train 80 --test 60 --passes 10 --skip 'raw at' PH-Reg 'scale 2'"
+        " '(control)' '(not chosen)' --labelled --tasks segmentation",
+        ("finer-demo-448",),
+        3.0,
+        None,
+        FINE_TASKS,
+    ),
+    Job(f"finer {DEIT} --passes 10", (f"finer-{DEIT}-224",), 2.0, f"{DEIT} {SMALL}", FINE_TASKS),
+    Job(f"finer {AUGREG} --passes 4 10", (f"finer-{AUGREG}-224",), 2.0, None, FINE_TASKS),
+    Job("finer_choices demo", ("finer-choices-demo-224",), 2.0, None, VOC),
+    Job(
+        "projection",
+        ("projection",),
+        2.0,
+        f"--models {DEIT} --size 112 --tasks depth",
+        (*FINE_TASKS, "cars", "corridor"),
+    ),
+    Job("fine_head", ("fine_head",), 1.5, None, PHOTOS + VOC),
+    # --- cures ---
+    Job("cured demo --cure demo-cured --directions 20", ("cured-demo",), 1.5, None, MOST),
+    Job(
+        f"cured {DEIT} --cure recipe:cured-deit",
+        (f"cured-{DEIT}",),
+        1.0,
+        None,
+        MOST,
+        ("cured-deit",),
+    ),
+    Job(
+        f"cured {AUGREG} --cure recipe:cured-augreg",
+        (f"cured-{AUGREG}",),
+        1.0,
+        None,
+        MOST,
+        ("cured-augreg",),
+    ),
+    Job(
+        "cure_recipes demo --table recipes",
+        ("cure-recipes-demo",),
+        2.0,
+        "demo --table recipes --size 56 --photos 6 --epochs 1 --labelled 4 --tested 4"
+        " --rows default",
+        MOST,
+    ),
+    Job(f"cure_recipes {AUGREG} --table ranks", (f"cure-ranks-{AUGREG}",), 3.0, None, MOST),
+    Job(f"cure_recipes {DEIT} --table classifiers", (f"cure-classifiers-{DEIT}",), 2.0, None, MOST),
+    Job(
+        "cure --size 224 --registers 0 16",
+        ("registers",),
+        5.0,
+        "--size 56 --epochs 1 --photos 8 --registers 0 2 --reference 2 --views 6"
+        " --no-test-time --labels none",
+        PHOTOS + CLASSES,
+    ),
+    Job("planted", ("planted",), 2.0, "--photos 6 --held 2 --epochs 1 --seeds 1", PHOTOS),
+    Job("targets", ("targets",), 0.5, "--size 56 --photos 4 --rounds 1", PHOTOS),
+    Job("testtime", ("testtime",), 2.0, None, PHOTOS + CLASSES),
+    Job(
+        f"showcase {AUGREG} registers=recipe:test-time-augreg",
+        ("showcase",),
+        0.5,
+        None,
+        PHOTOS + CLASSES,
+        ("test-time-augreg",),
+    ),
+    # --- tasks ---
+    Job(
+        "dense --cured demo-cured",
+        ("dense",),
+        12.0,
+        "--tasks depth --sizes 112 --rows raw --seeds 1 --labelled 4 --limit 4",
+        ("voc", "depth", "imagenet100"),
+    ),
+    Job("probe_recipes", ("probe_recipes",), 1.5, None, VOC),
+    Job("discovery --planted --denoised 224", ("discovery",), 0.8, f"{DEIT} --limit 4", VOC),
+    Job("discover", ("discover_speed",), 0.1, "--grid 12 16 --images 4 --rounds 2 --threads 1"),
+    Job("segment --part methods", ("segment-methods",), 8.0, None, VOC),
+    Job("segment --part auto", ("segment-auto",), 2.0, None, VOC),
+    Job("segment --part strokes", ("segment-strokes",), 1.0, None, VOC),
+    Job("segment_folder", ("segment-folder",), 0.7, None, VOC),
+    # --- search ---
+    Job(
+        "facets",
+        ("facets",),
+        6.0,
+        f"--models {DEIT} --sets corridor --size 64",
+        ("cars", "flowers", "corridor", *CLASSES, *VOC),
+    ),
+    Job(
+        "rerank_methods",
+        ("rerank-methods",),
+        2.0,
+        f"--models {DEIT} --sets corridor --limit 10",
+        ("cars", "flowers", "corridor", *CLASSES),
+    ),
+    Job("retrieval", ("retrieval",), 3.0, None, ("cars", "flowers", "corridor")),
+    Job(
+        "retrieval --search --sets corridor cars",
+        ("retrieval_search",),
+        4.0,
+        None,
+        ("cars", "corridor"),
+    ),
+    Job("explanations", ("explanations",), 0.7, f"--models {DEIT} --limit 2", MOST),
+    Job(
+        "regions",
+        ("regions",),
+        1.0,
+        f"--model {DEIT} --images 30 --crops 3",
+        ("photos", "imagenet100", "flowers"),
+    ),
+    Job("mass", ("mass",), 0.1, "--photos 3", PHOTOS),
+    Job("structure", ("structure",), 1.0, None, ("cars", "flowers", "corridor")),
+    Job("finetune", ("finetune",), 1.5, f"--models {DEIT} --unfreeze none --epochs 1", ("cars",)),
+    Job("index", ("search_index",), 0.5, "--counts 200 --queries 5"),
+    Job("rerank", ("rerank",), 0.5, "--rounds 1 --threads 1 --patches 49 --synthetic", ("cars",)),
+    # --- pruning and speed ---
+    Job("prune", ("prune",), 4.0, None, PHOTOS + CLASSES),
+    Job("prune_choice", ("prune_choice",), 3.0, None, VOC + CLASSES),
+    Job("prune_tasks --unfreeze", ("prune_tasks",), 4.0, None, MOST),
+    Job(
+        "prune_features --learned recipe:pruned-demo",
+        ("prune_features",),
+        0.3,
+        "--size 56 --photos 2",
+        VOC,
+        ("pruned-demo",),
+    ),
+    Job(
+        "prune_queries --learned recipe:pruned-demo",
+        ("prune_queries",),
+        0.7,
+        None,
+        ("cars",),
+        ("pruned-demo",),
+    ),
+    Job("dynamicvit", ("dynamicvit",), 1.0, None, PHOTOS + CLASSES),
+    Job("plain_regions", ("plain-regions",), 2.0, None, PHOTOS + VOC),
+    Job("extract", ("extract",), 0.2, None, PHOTOS),
+    Job("gpu_memory", ("gpu_memory",), 0.1, ""),
+    Job("precision", ("precision",), 0.2, "--rounds 1"),
+    Job("curves", ("curves",), 1.5, None, PHOTOS),
+    # --- the microscope ---
+    Job("microscope", ("microscope",), 0.3, None, PHOTOS),
+    Job("serve", ("serve",), 0.2, "--requests 8 --clients 2", PHOTOS),
+)
+
+# Results of no job: they need a fresh clone, an old version or hours of kills, and run by hand.
+BY_HAND = ("fresh", "soak", "explanation")

@@ -1,0 +1,185 @@
+"""Run the benchmarks whose results are missing or stale, in order, and write all pages.
+
+    python benchmarks/run.py --plan        # what would run, why, and about how many hours
+    python benchmarks/run.py               # runs it; the same command goes on after a stop
+    python benchmarks/run.py --quick       # tries everything on a few images, into a scratch folder
+    python benchmarks/run.py --only finer  # jobs of one script; --force runs them fresh or not
+
+A result is stale when the code of its script, its data or its recipe is not what its last run
+recorded, or when its job was stopped. A stale result is set aside before its job runs, so that
+nothing old is taken over; what a stopped job has finished is kept. Data that are missing are named,
+and their jobs are left out. A job that fails is named at the end, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from data import find_data, fingerprint
+from evidence import HERE, code_fingerprints, read_runs, result_path
+from jobs import JOBS, Job
+from recipes import RECIPES, is_made
+
+QUICK_SECONDS = 300.0  # for one trial
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", action="store_true", help="say what would run, and end")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--force", action="store_true", help="run what is fresh too")
+    parser.add_argument("--only", nargs="+", default=[], help="names of scripts or results")
+    parser.add_argument("--work", type=Path, default=Path("build/results"), help="what is kept")
+    options = parser.parse_args()
+    wanted = [job for job in JOBS if is_wanted(job, options.only)]
+    if options.quick:
+        return run_quick(wanted, plan=options.plan)
+    reasons = {job: why(job, options) for job in wanted}
+    waiting = [job for job, reason in reasons.items() if reason and not missing_data(job)]
+    print_plan(waiting, reasons)
+    if options.plan:
+        return 0
+    failed = [job for job in waiting if not run(job, options.work.resolve())]
+    return finish(failed)
+
+
+def is_wanted(job: Job, only: list[str]) -> bool:
+    return not only or job.script in only or bool(set(job.results) & set(only))
+
+
+def why(job: Job, options: argparse.Namespace) -> str:
+    """Say why a job should run, if it should."""
+    if begun_mark(job, options.work.resolve()).exists():
+        return "was stopped"
+    return "asked for" if options.force else why_stale(job)
+
+
+def begun_mark(job: Job, work: Path) -> Path:
+    """A file that is there while a job runs, and after it was stopped."""
+    return work / "begun" / job.results[0]
+
+
+def missing_data(job: Job) -> str:
+    """Say which data set is missing, if one is."""
+    for name in job.data:
+        try:
+            find_data(name)
+        except FileNotFoundError as problem:
+            return str(problem)
+    return ""
+
+
+def why_stale(job: Job) -> str:
+    """Say why a job should run; nothing when its results are fresh."""
+    for name in job.results:
+        runs = read_runs(name)
+        if not result_path(name).exists():
+            return f"{name} is missing"
+        if not runs or not runs[-1].get("code"):
+            return f"{name} does not say which code measured it"
+        last = runs[-1]
+        scripts = [HERE / file for file in last["code"]]
+        gone = [path.name for path in scripts if not path.exists()]
+        if gone or code_fingerprints(scripts) != last["code"]:
+            return f"the code of {name} has changed"
+        changed = [one for one, mark in last.get("data", {}).items() if fingerprint(one) != mark]
+        if changed:
+            return f"the data of {name} have changed: {', '.join(changed)}"
+    absent = [name for name in job.recipes if not is_made(name)]
+    return f"recipes to make: {', '.join(absent)}" if absent else ""
+
+
+def print_plan(waiting: list[Job], reasons: dict[Job, str]) -> None:
+    """Print every job with its reason, and the hours of all."""
+    for job, reason in reasons.items():
+        state = missing_data(job) if reason else ""
+        said = f"left out, {state}" if state else reason or "fresh"
+        print(f"{job.hours:5.1f} h  {job.command}: {said}")
+    needed = {name for job in waiting for name in job.recipes if not is_made(name)}
+    hours = sum(job.hours for job in waiting) + sum(RECIPES[n].minutes for n in needed) / 60
+    print(f"{len(waiting)} of {len(reasons)} jobs to run, about {hours:.0f} hours of one CPU core.")
+
+
+def command_of(job: Job, work: Path, options: str | None = None) -> list[str]:
+    """The command line of a job; scripts that keep what is finished get a folder."""
+    script, *words = shlex.split(job.command)
+    path = HERE / f"{script}.py"
+    words = words if options is None else shlex.split(options)
+    if '"--work"' in path.read_text("utf-8"):
+        (mark,) = code_fingerprints([path]).values()
+        words += ["--work", str(work / f"{script}-{mark}")]
+    return [sys.executable, str(path), *words]
+
+
+def run(job: Job, work: Path) -> bool:
+    """Run a job; whether it ended well."""
+    start, mark = time.monotonic(), begun_mark(job, work)
+    print(f"--- {job.command}", flush=True)
+    if not mark.exists():
+        set_aside(job, work)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    done = subprocess.run(command_of(job, work))
+    if done.returncode == 0:
+        mark.unlink()
+    minutes = (time.monotonic() - start) / 60
+    print(f"--- {job.command}: {minutes:.1f} min, exit code {done.returncode}", flush=True)
+    return done.returncode == 0
+
+
+def set_aside(job: Job, work: Path) -> None:
+    """Move stale results away: scripts go on with what they find."""
+    for name in job.results:
+        if result_path(name).exists():
+            (work / "before").mkdir(parents=True, exist_ok=True)
+            shutil.move(result_path(name), work / "before" / f"{name}.json")
+
+
+def run_quick(wanted: list[Job], *, plan: bool) -> int:
+    """Try every job that has a trial, into a scratch folder."""
+    trials = [job for job in wanted if job.quick is not None and not missing_data(job)]
+    for job in wanted:
+        reason = missing_data(job) or ("no trial of it is short" if job.quick is None else "")
+        print(f"{job.command}: {f'left out, {reason}' if reason else 'tried'}")
+    if plan:
+        return 0
+    scratch = Path(tempfile.mkdtemp(prefix="clearvit-results-"))
+    os.environ["CLEARVIT_RESULTS"] = str(scratch / "results")
+    print(f"results of {len(trials)} trials go to {scratch}", flush=True)
+    return finish([job for job in trials if not try_one(job, scratch)])
+
+
+def try_one(job: Job, scratch: Path) -> bool:
+    start = time.monotonic()
+    line = command_of(job, scratch / "work", job.quick)
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=QUICK_SECONDS)
+        well, said = done.returncode == 0, done.stderr.strip()[-600:]
+    except subprocess.TimeoutExpired:
+        well, said = False, f"stopped after {QUICK_SECONDS:.0f} s"
+    seconds = time.monotonic() - start
+    print(f"{seconds:5.0f} s  {job.script}: {'ok' if well else 'FAILED: ' + said}", flush=True)
+    return well
+
+
+def finish(failed: list[Job]) -> int:
+    """Write the pages, and name what failed."""
+    from render import main as render_all
+
+    sys.argv = ["render.py"]
+    render_all()
+    if failed:
+        print("failed: " + "; ".join(job.command for job in failed))
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""What `make results` runs: commands that exist, results that are stale for a reason."""
+
+import ast
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import evidence  # noqa: E402
+import recipes  # noqa: E402
+import run  # noqa: E402
+from clearvit.cures.config import CureConfig  # noqa: E402
+from clearvit.pruning.config import PruneConfig  # noqa: E402
+from jobs import BY_HAND, JOBS, Job  # noqa: E402
+
+
+def options_of(script):
+    """Names of a script's options, and how many arguments stand alone."""
+    names, alone = set(), False
+    for node in ast.walk(ast.parse((ROOT / "benchmarks" / f"{script}.py").read_text("utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+            name = node.args[0].value
+            names.add(name)
+            alone |= not name.startswith("--")
+            if "BooleanOptionalAction" in ast.unparse(node):
+                names.add(f"--no-{name[2:]}")
+    return names, alone
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.results[0])
+def test_a_job_has_options_that_its_script_knows(job):
+    names, alone = options_of(job.script)
+    for line in (job.command.partition(" ")[2], job.quick or ""):
+        words = shlex.split(line)
+        assert {word for word in words if word.startswith("--")} <= names
+        assert alone or not words or words[0].startswith("--")
+
+
+def test_every_result_comes_from_a_job():
+    known = {name for job in JOBS for name in job.results} | set(BY_HAND)
+    found = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")}
+    found = {name for name in found if not name.startswith(("soak-", "fuzz-"))}
+    assert not found - known, "add a line to benchmarks/jobs.py"
+
+
+def test_recipes_have_options_that_their_verbs_know():
+    configs = {"cure": CureConfig, "prune": PruneConfig}
+    for name, recipe in recipes.RECIPES.items():
+        known = set(configs[recipe.verb].__dataclass_fields__) | {"method"}
+        assert set(recipe.options) <= known, name
+    assert {name for job in JOBS for name in job.recipes} <= set(recipes.RECIPES)
+    asked = {w for job in JOBS for w in job.command.replace("=", " ").split() if "recipe:" in w}
+    assert {w.removeprefix("recipe:") for w in asked} == {n for job in JOBS for n in job.recipes}
+
+
+def test_another_recipe_is_another_folder(monkeypatch):
+    before = recipes.recipe_folder("pruned-demo")
+    changed = recipes.Recipe("prune", "demo", 224, {"keep": 0.5})
+    monkeypatch.setitem(recipes.RECIPES, "pruned-demo", changed)
+    assert recipes.recipe_folder("pruned-demo") != before
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A job that writes one result with its own code."""
+    monkeypatch.setenv("CLEARVIT_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr(evidence, "HERE", tmp_path)
+    monkeypatch.setattr(run, "HERE", tmp_path)
+    lines = (
+        "import sys",
+        f"sys.path.insert(0, {str(ROOT / 'benchmarks')!r})",
+        "import evidence",
+        "from pathlib import Path",
+        "evidence.HERE = Path(__file__).parent",
+        "evidence.write_result('trial', {'n': 1})",
+    )
+    (tmp_path / "trial.py").write_text("\n".join(lines) + "\n")
+    return Job("trial", ("trial",), 0.1)
+
+
+def test_a_result_is_stale_until_its_job_ran_and_after_its_code_changed(job, tmp_path):
+    assert run.why_stale(job) == "trial is missing"
+    assert run.run(job, tmp_path / "work")
+    assert run.why_stale(job) == ""
+    script = tmp_path / "trial.py"
+    script.write_text("# a comment\n" + script.read_text())
+    assert run.why_stale(job) == ""
+    script.write_text(script.read_text().replace("'n': 1", "'n': 2"))
+    assert run.why_stale(job) == "the code of trial has changed"
+
+
+def test_a_stale_result_is_set_aside_and_a_stopped_job_keeps_what_it_has(job, tmp_path):
+    work = tmp_path / "work"
+    assert run.run(job, work)
+    (tmp_path / "trial.py").write_text("raise SystemExit(3)")
+    assert not run.run(job, work)
+    assert (work / "before" / "trial.json").exists() and not evidence.read_result("trial")
+    assert run.begun_mark(job, work).exists()
+    evidence.write_result("trial", {"n": "half"})
+    assert not run.run(job, work)
+    assert evidence.read_result("trial") == {"n": "half"}
+
+
+def test_a_job_without_its_data_is_left_out_with_a_reason(monkeypatch):
+    monkeypatch.delenv("CLEARVIT_DATA", raising=False)
+    assert "set CLEARVIT_DATA" in run.missing_data(Job("x", ("x",), 1, data=("voc",)))
