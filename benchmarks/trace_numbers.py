@@ -46,18 +46,17 @@ def find_numbers(text: str) -> Iterator[tuple[str, str, bool]]:
 
 def _is_on(pages: list[str], number: str) -> bool:
     """Whether one of the pages holds the number, or one that is rounded to it."""
-    digits = len(number.partition(".")[2])
-    return any(number in _rounded(page, digits) for page in pages)
+    near = 0.501 * 10.0 ** -len(number.partition(".")[2])
+    return any(abs(value - float(number)) <= near for page in pages for value in _values(page))
 
 
 @cache
-def _rounded(page: str, digits: int) -> frozenset[str]:
+def _values(page: str) -> tuple[float, ...]:
     path = ROOT / "docs" / "results" / f"{page}.md"
     if not path.exists():
-        return frozenset()
+        return ()
     found = [float(text) for text in re.findall(r"\d+(?:\.\d+)?", path.read_text("utf-8"))]
-    percentages = [100 * value for value in found if value <= 1]
-    return frozenset(f"{value:.{digits}f}" for value in (*found, *percentages))
+    return (*found, *(100 * value for value in found if value <= 1))
 
 
 def find_untraced() -> list[str]:
