@@ -173,7 +173,7 @@ def test_a_teacher_in_half_precision_says_almost_the_same(tiny, photos, tmp_path
     assert not torch.equal(exact, half) and half.dtype == torch.float16
 
 
-@pytest.mark.parametrize("augment", ["none", "flip", "shift-flip"])
+@pytest.mark.parametrize("augment", ["none", "shift-flip"])
 def test_what_the_student_sees(tiny, photos, tmp_path, augment):
     config = CureConfig(augment=augment, size=64, views=4, held_out=0.2)
     task = task_for(tiny, photos, tmp_path, config)

@@ -30,6 +30,13 @@ TITLES: dict[Verdict, tuple[str, Tone]] = {  # the verdict in words, on terminal
     "positional": ("Artifacts tied to positions of the grid", "bad"),
     "non-equivariant": ("No artifact tokens, but features change with a shift", "warn"),
 }
+SHORT: dict[Verdict, str] = {  # in a cell of a table
+    "none": "none",
+    "high-norm": "high norms",
+    "low-norm": "low norms",
+    "positional": "tied to positions",
+    "non-equivariant": "none, but changes with a shift",
+}
 ONE_OF_SEVERAL = {"non-equivariant": "Features change with a shift"}  # beside artifact tokens
 
 

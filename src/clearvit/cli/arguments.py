@@ -51,7 +51,7 @@ ModelsAndImages = Annotated[
 
 def out_option(help: str) -> Any:
     """Declare where the result goes."""
-    return typer.Option("--out", "-o", help=help)
+    return typer.Option("--out", "-o", help=help, metavar="PATH")
 
 
 Out = Annotated[Path, out_option("Directory of the result; resumed if begun.")]

@@ -18,7 +18,7 @@ from clearvit.retrieval.config import Matching
 @command("explain")
 def explain(
     index: IndexPath,
-    query: Annotated[str, typer.Argument(help="An image.")],
+    query: Annotated[str, typer.Argument(help="The query image.")],
     hit: Annotated[str, typer.Argument(help="Name of an image in the index.")],
     config: Matching,
     model: QueryModel,

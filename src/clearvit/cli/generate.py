@@ -82,8 +82,7 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
         shown["show_default"] = False
     elif kind is bool:
         names = [f"{flag}/--no-{flag[2:]}"]
-    else:
-        shown["metavar"] = metavar_of(kind)
+    shown["metavar"] = "" if kind is bool else metavar_of(kind)  # a flag takes no value
     if kind not in PLAIN and get_origin(kind) is not Literal:
         shown["parser"] = _parser(kind)
         kind, default = str, None if default is None else show_value(default)

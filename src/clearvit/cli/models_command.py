@@ -16,7 +16,7 @@ Pattern = Annotated[
     str | None,
     typer.Argument(
         metavar="[PATTERN]",
-        help='Part of a name, or a quoted pattern with wildcards such as "vit_*dinov2*".',
+        help='Part of a name, or a quoted pattern with wildcards such as `"vit_*dinov2*"`.',
         show_default=False,
     ),
 ]
@@ -27,7 +27,7 @@ class ModelsConfig(Options):
     """Which names are listed."""
 
     untrained: bool = option(
-        False, "List architectures too that timm has no weights for.", panel="Models"
+        False, "Also list architectures that timm has no weights for.", panel="Models"
     )
 
 

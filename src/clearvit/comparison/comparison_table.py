@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clearvit.artifacts.verdict import SHORT
 from clearvit.comparison.reference import FEW
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _columns(comparison: Comparison) -> list[tuple[str, list[str | None]]]:
     worst = "" if rule is None else f"worst of blocks {block_range(rule.blocks)}"
     return [
         ("model", [row.model for row in rows]),
-        ("artifacts", [row.verdict for row in rows]),
+        ("artifacts", [row.verdict and SHORT[row.verdict] for row in rows]),
         (f"{kind} tokens{peak}", [percent(row.peak_fraction, 2) for row in rows]),
         (worst, [percent(row.worst_fraction, 2) for row in rows]),
         ("change with shift", [percent(row.equivariance) for row in rows]),

@@ -34,7 +34,9 @@ class CompareConfig(Options):
         panel="Input",
         shown="the images themselves, if they are in class folders",
     )
-    labeled_limit: int = option(128, "Labeled images at most.", panel="Input", minimum=2)
+    labeled_limit: int = option(
+        128, "Labelled images at most.", panel="Input", minimum=2, hidden=True
+    )
     views: int = option(
         200,
         "Views of each image in the reference average, at most all distinct ones.",
@@ -49,11 +51,12 @@ class CompareConfig(Options):
         "Images on which the change with a shift is measured, three forward passes each.",
         panel="Measures",
         minimum=0,
+        hidden=True,
     )
     neighbors: int = option(
-        1, "Number k of neighbors of the kNN accuracy.", panel="Measures", minimum=1
+        1, "Number k of neighbors of the kNN accuracy.", panel="Measures", minimum=1, hidden=True
     )
-    rounds: int = option(10, "Rounds of timing.", panel="Measures", minimum=1)
+    rounds: int = option(10, "Rounds of timing.", panel="Measures", minimum=1, hidden=True)
     shown_images: int = option(
         4, "Images drawn with the tokens of every model.", panel="Measures", minimum=0
     )
@@ -72,7 +75,7 @@ class CompareConfig(Options):
     )
     quick: bool = option(
         False,
-        "Use at most 16 images, 4 of them in a reference of 50 views, 64 labeled images and 5"
+        "Use at most 16 images, 4 of them in a reference of 50 views, 64 labelled images and 5"
         " rounds of timing.",
         panel="Measures",
     )

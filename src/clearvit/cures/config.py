@@ -34,7 +34,7 @@ Method = Literal["distill", "test-time", "positional", "instant", "denoise", "fi
 Preset = Literal["ph-reg", "ph-reg-clip"]
 Features = Literal["auto", "tokens", "text"]
 RegisterInit = Literal["mean-patch", "normal"]
-Augment = Literal["none", "flip", "shift-flip"]
+Augment = Literal["none", "shift-flip"]
 
 TARGETS, STUDENT, OUTPUT = "Targets", "Student", "Output"
 
@@ -139,8 +139,8 @@ class CureConfig(Options):
     sampler: Sampler = option("lattice", SAMPLER_HELP, panel=TARGETS)
     directions: int | Literal["auto"] = option(
         0,
-        "Directions of position to remove from the targets; 'auto' chooses how many on some of the"
-        " images, without labels, none among them.",
+        "Directions of position to remove from the targets; 'auto' chooses how many, 0 included, on"
+        " some of the images, without labels.",
         panel=TARGETS,
         minimum=0,
     )
@@ -195,7 +195,7 @@ class CureConfig(Options):
     )
     augment: Augment = option(
         "shift-flip",
-        "Augmentation of the student's images and targets: none, flip, or shift and flip.",
+        "Augmentation of the student's images and targets: none, or shift and flip.",
         panel=STUDENT,
         hidden=True,
     )
@@ -220,7 +220,7 @@ class CureConfig(Options):
         minimum=0,
         hidden=True,
     )
-    schedule: Literal["cosine", "exponential", "ph-reg"] = option(
+    schedule: Literal["cosine", "ph-reg"] = option(
         "cosine", "How the learning rate falls with the epochs.", panel=TRAINING, hidden=True
     )
     warmup_steps: int | None = option(

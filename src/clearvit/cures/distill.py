@@ -155,7 +155,7 @@ class Distillation:
         random = torch.rand(len(self.training), 4, generator=rng)[list(images)]
         furthest = torch.tensor(reach(grid, config.fraction))
         offsets = ((2 * furthest + 1) * random[:, 1:3]).long() - furthest
-        offsets[(random[:, 0] < 0.5) | (config.augment == "flip")] = 0
+        offsets[random[:, 0] < 0.5] = 0
         return shift_batch(batch, Views(offsets, random[:, 3] < 0.5), grid, self.white)
 
     def _batch(self, numbers: Sequence[int]) -> Batch:

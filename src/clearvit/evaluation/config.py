@@ -29,12 +29,15 @@ def _split() -> Any:
 
 
 def _subset() -> Any:
-    return option((), "Also report the mean IoU of these classes, cat,dog.", panel=DATA)
+    return option((), "Also report the mean IoU of these classes, such as cat,dog.", panel=DATA)
 
 
 def _num_labelled(unit: str) -> Any:
     return option(
-        (None,), f"Numbers of labelled {unit} to learn from, 5,20,all.", panel=DATA, minimum=1
+        (None,),
+        f"Numbers of labelled {unit} to learn from, such as 5,20,all.",
+        panel=DATA,
+        minimum=1,
     )
 
 
@@ -299,7 +302,7 @@ class ComparedConfig(CachedConfig):
     )
     masses: tuple[float | Literal["auto"], ...] = option(
         (1.0,),
-        "Fractions of the patch weights that transport matches, 1,0.7,auto.",
+        "Fractions of the patch weights that transport matches, such as 1,0.7,auto.",
         panel=RERANKING,
         above=0,
         maximum=1,

@@ -21,7 +21,7 @@ class MicroscopeConfig(Options):
     refine: Refine = refine_option("Input")
     layers: tuple[int, ...] = option(
         (),
-        "Blocks to store, counted from 0; the output of the last one always is.",
+        "Blocks to store, counted from 0; the output of the last one is always stored.",
         panel="Page",
         minimum=-512,
         shown="four, where artifacts begin and are strongest, as far as they fit",
@@ -69,14 +69,14 @@ class ServeConfig(Options):
     )
     at_once: int = option(
         4,
-        "Pages that are made at the same time; their batches are interleaved.",
+        "Requests that are worked on at the same time; their batches are interleaved.",
         panel="Limits",
         minimum=1,
         maximum=64,
     )
     waiting: int = option(
         16,
-        "Pages that may wait; beyond that clients are asked to come back.",
+        "Requests that may wait; further ones are refused and may try again later.",
         panel="Limits",
         minimum=0,
         maximum=1000,
@@ -93,7 +93,7 @@ class ServeConfig(Options):
     )
     seconds: float = option(
         30.0,
-        "How long a client may send or take nothing before it is let go.",
+        "Seconds without data after which a connection is closed.",
         panel="Limits",
         minimum=1,
         maximum=3600,

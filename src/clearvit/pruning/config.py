@@ -164,7 +164,8 @@ class PruneConfig(Options):
     )
     objective: Objective = option(
         "auto",
-        "Output held to the dense model's: logits of a classifier, or tokens.",
+        "What is learned from the dense model: its logits, or its tokens; 'auto' takes logits"
+        " where it has a classifier.",
         panel=TRAINING,
     )
     batch: int = step_batch_option(16)

@@ -60,6 +60,7 @@ class Matching(Options):
         "Let the mean of its patches stand for the other image in cross weights, not its"
         " descriptor.",
         panel="Patch-level re-ranking",
+        hidden=True,
     )
     epsilon: float = option(
         0.05,
@@ -95,7 +96,7 @@ class SearchConfig(Matching):
     rerank_by: RerankBy = option(
         "patches",
         "What re-ranks the nearest images: their patches, a query expanded by its nearest"
-        " descriptors (expansion), or neighbors that the images share (k-reciprocal).",
+        " descriptors (expansion), or neighbors that the images share (reciprocal).",
         panel="Patch-level re-ranking",
     )
     neighbors: int | None = option(
@@ -168,6 +169,7 @@ class IndexConfig(Options):
         "int8",
         "Number format of whitened patches; others are kept in float16.",
         panel="Features",
+        hidden=True,
     )
     whiten: Whiten = option(
         "auto",
@@ -207,4 +209,5 @@ class IndexConfig(Options):
         "Number of images above which an approximate nearest-neighbor index (HNSW) is built.",
         panel="Output",
         minimum=0,
+        hidden=True,
     )

@@ -36,8 +36,8 @@ class SegmentConfig(Options):
     )
     unlabelled: Unlabelled = option(
         "auto",
-        "Meaning of pixels without a label: background, or nothing; auto is background, and nothing"
-        " beside strokes.",
+        "Meaning of pixels without a label: background, or nothing; auto is background, or nothing"
+        " where there are strokes.",
         panel="Method",
     )
     scale: int | None = option(
