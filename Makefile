@@ -27,7 +27,7 @@ LOWEST := .venv-lowest
 LOWEST_TESTS := tests/backbones tests/images tests/report tests/artifacts tests/views tests/shards
 test-lowest:
 	@$(PYTHON) -m venv $(LOWEST)
-	@$(LOWEST)/bin/python $(PIP_QUIETLY) -c constraints-lowest.txt -e . pytest pytest-timeout hypothesis
+	@$(LOWEST)/bin/python $(PIP_QUIETLY) -c constraints-lowest.txt -e ".[demo]" pytest pytest-timeout hypothesis
 	@$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 # Wheel and sdist; then both are installed into empty environments, where the quick demo runs.

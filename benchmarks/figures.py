@@ -25,6 +25,7 @@ import clearvit as cv
 from clearvit.artifacts.report.figures import draw_norms
 from clearvit.artifacts.report.maps import draw_examples
 from clearvit.demo.photos import packaged_photos, prepare_photos
+from clearvit.demo.strip import draw_strip
 from clearvit.images import read_image
 from clearvit.pruning import draw_kept
 from clearvit.report.chart import COLORS, MARKERS, new_chart, style_axes
@@ -40,7 +41,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 SUBJECT = "chelsea"  # a cat with a plain background
 FINE_SUBJECTS = ("chelsea", "coffee", "rocket")
 CURE_SUBJECTS = ("chelsea", "rocket", "coffee")
-HERO_SUBJECTS, HERO_BLOCK = ("chelsea", "rocket"), 10  # block from 0, where norms stand out
 
 
 def main() -> None:
@@ -166,30 +166,9 @@ def denoise(out: Path, size: int) -> None:
 
 
 def hero(out: Path, size: int) -> None:
-    """Raw and fine tokens as colors, and norms inside the network before and after the cure."""
+    """Raw, clean and fine tokens as colors; norms and distances before and after the cure."""
     raw, cured = cv.load("demo", size=size), cv.load("demo", cure=True, size=size)
-    rows = []
-    for name in HERO_SUBJECTS:
-        image = read_image(next(path for path in packaged_photos() if path.stem == name))
-        shape = image.height / image.width
-        with torch.autocast("cpu", torch.bfloat16):
-            plain = raw.tokens(image)
-            fine = cv.denoise(raw, image, views=32, scale=4, batch=8)
-            norms = [
-                model.tokens(image, layers=[HERO_BLOCK], norm=False).layers[HERO_BLOCK].norms[0]
-                for model in (raw, cured)
-            ]
-        basis = PCA.fit_foreground(fine.map[0])
-        maps = [(one / one.median()).float().reshape(plain.grid).numpy() for one in norms]
-        panels = [Panel("photo", image=np.asarray(image))]
-        for title, tokens in (("tokens, one pass", plain), ("clean and 4 x finer", fine)):
-            cells = colors(tokens.patches[0], tokens.grid, basis)
-            panels.append(Panel(title, cells, aspect=shape))
-        for title, map_ in zip(("norms, raw", "norms, cured"), maps, strict=True):
-            note = f"largest {map_.max():.1f} x median"
-            panels.append(Panel(title, values=map_, note=note, limits=(0.5, 3.0), aspect=shape))
-        rows.append(panels)
-    save_figure(draw_panels(rows), out, overwrite=True)
+    save_figure(draw_strip(raw, cured, photo()), out, overwrite=True)
 
 
 def cure(out: Path, size: int) -> None:

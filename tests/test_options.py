@@ -4,11 +4,13 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
 
 from clearvit.errors import OptionError
+from clearvit.option_text import parse
 from clearvit.options import Options, Size, option, with_options
 from clearvit.progress import Progress
 
@@ -108,3 +110,13 @@ def test_the_signature_and_the_docstring_list_every_option():
     assert "size: Pixels. Default: the model's own." in work.__doc__
     assert "layers: Blocks, counted from 0. Default: none." in work.__doc__
     assert "fit: Candidates. Default: 1,auto." in work.__doc__
+
+
+def test_a_list_of_paths_takes_folders_with_commas_in_their_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a,b", "c", "x"):
+        (tmp_path / name).mkdir()
+    kind = tuple[Path, ...]
+    assert parse(kind, "a,b,c") == (Path("a,b"), Path("c"))
+    assert parse(kind, "c, a,b ,x") == (Path("c"), Path("a,b"), Path("x"))
+    assert parse(kind, "c,missing") == (Path("c"), Path("missing"))

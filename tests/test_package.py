@@ -53,11 +53,47 @@ def test_versions_agree():
     assert named == ["3.10", "3.11", "3.12", "3.13"]
 
 
-def test_workflows_call_targets_that_exist():
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    for path in (ROOT / ".github/workflows").glob("*.yml"):
-        for target in re.findall(r"run: make ([\w-]+)", path.read_text("utf-8")):
-            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{path.name}: {target}"
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_are_whole_and_call_targets_that_exist(path):
+    yaml = pytest.importorskip("yaml")
+    content = yaml.safe_load(path.read_text("utf-8"))
+    assert True in content or "on" in content  # YAML 1.1 reads the key "on" as a boolean
+    assert content["permissions"] == {"contents": "read"}
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for name, job in content["jobs"].items():
+        assert job["runs-on"] and job["steps"], name
+        assert set(as_list(job.get("needs"))) <= set(content["jobs"]), name
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step), f"{name}: {step}"
+            assert "@" in step.get("uses", "@"), f"{name}: {step['uses']} has no version"
+            line = step.get("run", "").split()
+            if line[:1] == ["make"]:
+                assert line[1] in targets, f"{name}: make {line[1]}"
+        pythons = job.get("strategy", {}).get("matrix", {}).get("python", [])
+        assert all(
+            f"Programming Language :: Python :: {v}" in PROJECT["classifiers"] for v in pythons
+        )
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [value] if value else []
+
+
+def test_every_kind_of_check_has_a_workflow():
+    text = "\n".join(path.read_text("utf-8") for path in WORKFLOWS)
+    for target in ("lint", "test", "test-lowest", "test-package", "docs", "web"):
+        assert re.search(rf"run: make {target}$", text, re.MULTILINE), target
+
+
+def test_the_container_installs_what_exists():
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    copied = re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE)
+    assert all((ROOT / name).exists() for line in copied for name in line.split())
+    extras = re.search(r"\.\[([\w,]+)\]", text)[1].split(",")
+    assert set(extras) <= set(PROJECT["optional-dependencies"])
 
 
 def test_torch_hub_finds_its_entry_points():

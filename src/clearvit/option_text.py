@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +56,20 @@ def _read_size(text: str) -> tuple[int, int]:
 
 def _read_list(kind: Any, text: str) -> tuple[Any, ...]:
     parts = [] if text == "none" else text.split(",")
+    if kind is Path:
+        parts = _join_existing(parts)
     return tuple(_read(kind, part.strip()) for part in parts if part.strip())
+
+
+def _join_existing(parts: list[str]) -> list[str]:
+    """Join parts again where a path that exists has commas in its name; the longest counts."""
+    joined = []
+    while parts:
+        ends = range(len(parts), 0, -1)
+        end = next((n for n in ends if os.path.exists(",".join(parts[:n]).strip())), 1)
+        joined.append(",".join(parts[:end]))
+        parts = parts[end:]
+    return joined
 
 
 def _read_choice(words: tuple[str, ...], text: str) -> str:

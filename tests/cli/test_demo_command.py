@@ -22,7 +22,10 @@ def test_the_demo_ends_with_one_report(tmp_path, monkeypatch):
     done = invoke("demo", "--quick", "--model", "dir:model", "--images", "mine", "--out", "demo")
     assert done.exit_code == 0, done.output
     text = (tmp_path / "demo" / "report.html").read_text("utf-8")
-    assert check(text).headings.count(2) == 8  # one chapter for each command that leaves a page
-    for verb in ("diagnose", "look", "cure", "compare", "discover", "search", "bench"):
+    assert (
+        check(text).headings.count(2) == 10
+    )  # a cover, and a chapter for each command that leaves a page
+    for verb in ("diagnose", "look", "cure", "compare", "discover", "segment", "search", "bench"):
         assert f"clearvit {verb} " in text
+    assert "What did not work" in text and "gap to the average of" in text
     assert 'type="range"' in text  # before and after

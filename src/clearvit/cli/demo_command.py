@@ -23,7 +23,7 @@ def demo(
         Path | None, out_option("Directory of all results; demo/ or demo-quick/.")
     ] = None,
 ) -> None:
-    """Diagnose, cure, compare, discover, search and prune a real ViT; end with one report.
+    """Diagnose, cure, compare, discover, segment, search and prune a real ViT: one report.
 
     Every step is a command that you could type; it is shown first. The photos are some that ship
     inside installed packages. The same command continues an interrupted demo.
@@ -32,6 +32,7 @@ def demo(
 
     Example: `clearvit demo --images photos/ --out demo/`
     """
+    from clearvit.demo.cover import NAMES, write_cover
     from clearvit.demo.photos import prepare_photos
     from clearvit.demo.steps import FULL, QUICK, list_steps
     from clearvit.report.combine import combine_pages
@@ -48,12 +49,14 @@ def demo(
             app(step.arguments, standalone_mode=False)
         sys.stdout.flush()
     pages = {step.page: step.shell for step in steps if step.page is not None}
+    shown = min(folders.held.iterdir())
+    cover = write_cover(out, config.model, shown, pace.size, device=config.device)
     page = combine_pages(
-        list(pages),
+        [cover, *pages],
         out / "report.html",
-        f"The tokens of {config.model}, before and after",
-        subtitle=f"{pace.size} px; every chapter names the command that made it.",
-        commands=list(pages.values()),
+        f"The tokens of {NAMES.get(config.model, config.model)}, before and after",
+        subtitle=f"{pace.size} px unless said otherwise; every chapter names its command.",
+        commands=["", *pages.values()],
     )
     minutes = (time.monotonic() - begun) / 60
     note(f"\n{minutes:.1f} minutes. Open the report in a browser:")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 
+from clearvit.demo.examples import MIDDLE, PERSON, Strokes, write_example
 from clearvit.errors import ImageError
 from clearvit.files import written_whole
 from clearvit.images import find_images, read_image
@@ -26,6 +27,7 @@ PACKAGED = {
     "sklearn": ("datasets/images/flower.jpg", "datasets/images/china.jpg"),
 }
 HELD = ("chelsea", "china", "flower")  # of these; nothing is learned from them
+EXAMPLE = "astronaut"  # of these; the strokes are drawn on it
 LEAST, MOST = 0.55, 0.85  # sides of a part, as shares of the photo's
 LARGEST = 1024  # pixels of the longer side of a copy
 
@@ -37,6 +39,8 @@ class Folders(NamedTuple):
     learn: Path  # to cure on
     held: Path  # kept out of it
     query: Path  # a part of a photo that was kept out, mirrored
+    strokes: Path  # a few strokes on one photo
+    segment: Path  # photos to segment by them
 
 
 def prepare_photos(out: Path, images: Path | None, *, parts: int, most: int = 48) -> Folders:
@@ -45,7 +49,10 @@ def prepare_photos(out: Path, images: Path | None, *, parts: int, most: int = 48
     A handful of packaged photos is little to learn from, so `parts` are cut out of each. Of the
     user's own, up to `most` are copied, every sixth of them kept out.
     """
-    folders = Folders(out, out / "learn", out / "held", out.parent / "query.png")
+    place, held = out.parent, out / "held"
+    examples = place / "examples" / "strokes.json"
+    segment = held if images is not None else place / "photos"
+    folders = Folders(out, out / "learn", held, place / "query.png", examples, segment)
     if images is None:
         photos = packaged_photos()
         kept = [photo for photo in photos if photo.stem in HELD] or photos[:1]
@@ -62,7 +69,22 @@ def prepare_photos(out: Path, images: Path | None, *, parts: int, most: int = 48
         _keep(_small(photo), folders.held / f"{photo.stem}.png")
     mirrored = _part(_small(kept[0]), (0.5, 0.5, 0.5)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     _keep(mirrored, folders.query)
+    if images is None:
+        drawn = next((photo for photo in photos if photo.stem == EXAMPLE), photos[0])
+        for photo in photos:
+            if photo != drawn:
+                _keep(_small(photo), folders.segment / f"{photo.stem}.png")
+    else:
+        drawn = kept[0]
+    _example(drawn, folders.strokes, PERSON if drawn.stem == EXAMPLE else MIDDLE)
     return folders
+
+
+def _example(photo: Path, out: Path, strokes: Strokes) -> None:
+    """Copy a photo and draw strokes on it."""
+    copy = out.parent / f"{photo.stem}.png"
+    _keep(_small(photo), copy)
+    write_example(copy, out, strokes)
 
 
 def packaged_photos() -> list[Path]:

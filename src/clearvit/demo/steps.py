@@ -57,7 +57,8 @@ def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
     cured = shipped[0] if shipped else trained
     image = str(sorted(photos.held.iterdir())[0])
     folders = {
-        name: out / name for name in ("diagnosis", "look", "cured", "compare", "boxes", "bench")
+        name: out / name
+        for name in ("diagnosis", "look", "cured", "compare", "boxes", "masks", "bench")
     }
 
     def to(name: str) -> tuple[str, str]:
@@ -76,7 +77,10 @@ def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
         ),
         Step(
             "Cure it: learn to see in one pass what the average of ten views sees.",
-            ("cure", model, str(photos.learn), *size, "--epochs", str(pace.epochs), *to("cured")),
+            (
+                *("cure", model, str(photos.learn), *size, "--epochs", str(pace.epochs)),
+                *("--keep-anyway", *to("cured")),
+            ),
             folders["cured"] / "cure.html",
         ),
         Step(
@@ -91,6 +95,14 @@ def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
             "Where are the objects?",
             ("discover", cured, held, *size, *to("boxes")),
             folders["boxes"] / "boxes.html",
+        ),
+        Step(
+            "A few strokes on one photo: which pixels of the others are the same thing?",
+            (
+                *("segment", cured, str(photos.segment), *size),
+                *("--examples", str(photos.strokes), *to("masks")),
+            ),
+            folders["masks"] / "masks.html",
         ),
         Step(
             "Make the photos searchable.",

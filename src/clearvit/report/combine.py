@@ -43,7 +43,7 @@ def find_pages(sources: Sequence[Path]) -> list[Path]:
         if not pages:
             raise StoreError(
                 f"'{source}' holds no page that clearvit wrote. Run a verb with --out {source}"
-                " first, such as diagnose, cure, compare, discover, search --html or bench."
+                " first, such as diagnose, cure, compare, discover, search or bench."
             )
         found += [page for page in pages if page not in found]
     return found
