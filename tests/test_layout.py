@@ -1,6 +1,7 @@
 """How the tree is laid out: small folders, unique file names, short files, light configs."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -34,6 +35,16 @@ def test_no_file_is_longer_than_400_lines():
     counts = {path.relative_to(ROOT).as_posix(): len(lines_of(path)) for path in paths}
     long = {name: count for name, count in counts.items() if count > MAX_LINES}
     assert not long, f"split these files: {long}"
+
+
+def test_no_test_imports_from_another_test():
+    pattern = re.compile(r"^\s*from tests\.(\w+\.)*test_", re.MULTILINE)
+    borrowed = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("*.py")
+        if pattern.search(path.read_text("utf-8"))
+    ]
+    assert not borrowed, f"move what they share to tests/helpers: {borrowed}"
 
 
 def lines_of(path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from clearvit import stats
-from clearvit.stats import Interval, bootstrap, quantile_interval, resample
+from clearvit.stats import bootstrap, quantile_interval, resample
 
 
 def plain_bootstrap(values, weights, groups, resamples, seed):
@@ -56,10 +56,3 @@ def test_the_same_seed_pairs_two_resamplings_also_in_chunks(monkeypatch):
 def test_quantile_interval_ignores_what_is_not_finite():
     assert quantile_interval([*range(101), np.inf, np.nan], 0.9) == pytest.approx((5, 95))
     assert np.isnan(quantile_interval([np.nan])).all()
-
-
-@pytest.mark.parametrize(
-    "low, high, expected", [(0.1, 0.2, True), (-0.2, -0.1, True), (-0.1, 0.1, False)]
-)
-def test_an_interval_says_whether_it_excludes_zero(low, high, expected):
-    assert Interval((low + high) / 2, low, high).excludes_zero is expected

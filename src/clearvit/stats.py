@@ -21,11 +21,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the whole range lies on one side of 0."""
-        return self.low > 0 or self.high < 0
-
 
 def resample(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
     """Sample `count` of `count` items with replacement, as chunks of counts (R, count).

@@ -15,7 +15,6 @@ import clearvit.backbones.guarded_timm  # noqa: F401 - before open_clip imports 
 
 open_clip = pytest.importorskip("open_clip")
 
-from safetensors.torch import save_file  # noqa: E402
 
 from clearvit.backbones.clip_heads import HEADS, dense_clip  # noqa: E402
 from clearvit.backbones.load import load  # noqa: E402
@@ -24,37 +23,10 @@ from clearvit.backbones.sources.openclip import imagenet_names, imagenet_prompts
 from clearvit.errors import ImageError, ModelError, OptionError  # noqa: E402
 from clearvit.evaluation.evaluate import evaluate  # noqa: E402
 from tests.helpers.commands import invoke  # noqa: E402
+from tests.helpers.folder_clip import CONFIG, FEW, random_clip, write_model  # noqa: E402
 from tests.helpers.made_data import class_folder, colour_image, save_png, voc_masks  # noqa: E402
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_tiny_clip.py"
-CONFIG = {
-    "embed_dim": 24,
-    "vision_cfg": {
-        **{"image_size": 32, "patch_size": 8, "width": 48, "layers": 2, "head_width": 12},
-        "mlp_ratio": 2.0,
-    },
-    "text_cfg": {"context_length": 20, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
-}
-LOOK = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", "resize_mode": "shortest"}
-FEW = {"prompts": ("a photo of a {}.", "a drawing of a {}")}
-
-
-def random_clip(seed=0):
-    torch.manual_seed(seed)
-    model = open_clip.CLIP(**json.loads(json.dumps(CONFIG))).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
-
-
-def write_model(model, folder, config=CONFIG):
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {key: t.contiguous() for key, t in model.state_dict().items()}
-    save_file(state, folder / "open_clip_model.safetensors")
-    content = {"model_cfg": config, "preprocess_cfg": LOOK}
-    (folder / "open_clip_config.json").write_text(json.dumps(content))
-    return folder
 
 
 @pytest.fixture(scope="module")

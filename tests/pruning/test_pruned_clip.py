@@ -9,10 +9,11 @@ from clearvit.backbones.load import load
 from clearvit.evaluation.evaluate import evaluate
 from clearvit.pruning.config import PruneConfig
 from clearvit.pruning.prune import prune
+from tests.helpers.folder_clip import FEW, random_clip, write_model
+from tests.helpers.made_data import class_folder
 from tests.helpers.made_training import paint
 
 pytest.importorskip("open_clip")
-from tests.evaluation.test_zero_shot_task import FEW, class_folder, random_clip, write_model
 
 QUICK = PruneConfig(
     keep=0.5, warmup_epochs=0, epochs=6, finetune_epochs=6, unfreeze=True, batch=4, lr=1e-2,

@@ -158,17 +158,7 @@ def _cure_by_training(
     """Check all that can be checked, then train, and write the result."""
     config = dataclasses.replace(config, size=backbone.fitting_size(config.size))
     teacher, student = teacher_and_student(backbone, config)
-    registers, reason = registers_for(student, config.registers)
-    parts = tuple(part for part in config.unfreeze if part != "registers" or registers)
-    config = dataclasses.replace(config, registers=registers, unfreeze=parts)
-    _check(student, config)
-    sources = find_images(images)
-    check_batch_fits(len(sources), config.held_out, config.batch)
-    directions, choice = directions_for(teacher, sources, config, progress)
-    config = dataclasses.replace(config, directions=directions)
-    for note in filter(None, (reason, choice)):
-        if progress:
-            progress("cure", 0, 0, f"note: {note}")
+    sources, config = _decide(teacher, student, images, config, progress)
     accelerator = accelerator_for(backbone.device)
     check_divisible(config.batch, accelerator.num_processes)
     plan = _plan(teacher, sources, config)
@@ -193,6 +183,27 @@ def _cure_by_training(
         write_result(folder, cured, backbone.name, config, plan)
     accelerator.wait_for_everyone()
     return cured
+
+
+def _decide(
+    teacher: VitBackbone,
+    student: VitBackbone,
+    images: Source,
+    config: CureConfig,
+    progress: Progress | None,
+) -> tuple[list[ImageSource], CureConfig]:
+    """Find the images, and replace what the options leave open: registers, directions."""
+    registers, reason = registers_for(student, config.registers)
+    parts = tuple(part for part in config.unfreeze if part != "registers" or registers)
+    config = dataclasses.replace(config, registers=registers, unfreeze=parts)
+    _check(student, config)
+    sources = find_images(images)
+    check_batch_fits(len(sources), config.held_out, config.batch)
+    directions, choice = directions_for(teacher, sources, config, progress)
+    for note in filter(None, (reason, choice)):
+        if progress:
+            progress("cure", 0, 0, f"note: {note}")
+    return sources, dataclasses.replace(config, directions=directions)
 
 
 def _check(student: VitBackbone, config: CureConfig) -> None:

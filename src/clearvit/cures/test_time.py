@@ -9,7 +9,7 @@ Jiang et al., "Vision Transformers Don't Need Trained Registers", NeurIPS 2025.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -184,15 +184,14 @@ def find_neurons(
     outliers = detected[peak].mask(seen.values[:, peak])
     ranked = _rank_units(reader.activity(backbone, seen.read, outliers, peak), max(counts))
     rows = spread_evenly(range(len(seen.read)), CHECKED)
-    ratios: dict[int, Ratios] = {0: _outlier_ratios(detected, seen.values[rows][:, list(detected)])}
+    before = _outlier_ratios(detected, seen.values[rows][:, list(detected)])
     checked = [seen.read[row] for row in rows]
-    for count in sorted({min(count, len(ranked)) for count in counts}):
+
+    def measure(count: int) -> Ratios:
         edited = with_neurons(backbone, _by_block(ranked[:count]))
-        ratios[count] = _outlier_ratios(
-            detected, reader.norms(edited, checked, list(detected)).values
-        )
-        if _enough_removed(ratios):
-            break
+        return _outlier_ratios(detected, reader.norms(edited, checked, list(detected)).values)
+
+    ratios = _try_counts(measure, before, sorted({min(count, len(ranked)) for count in counts}))
     meter.finish()
     return RegisterNeurons(
         found=ranked[: _fewest_neurons(ratios)],
@@ -205,6 +204,18 @@ def find_neurons(
         skipped=seen.skipped,
         size=reader.size,
     )
+
+
+def _try_counts(
+    measure: Callable[[int], Ratios], before: Ratios, counts: Sequence[int]
+) -> dict[int, Ratios]:
+    """Move more and more neurons until the high-norm tokens are gone; ratios by the number."""
+    ratios = {0: before}
+    for count in counts:
+        ratios[count] = measure(count)
+        if _enough_removed(ratios):
+            break
+    return ratios
 
 
 def selectivity(outliers: Tensor, others: Tensor) -> Tensor:

@@ -137,10 +137,7 @@ def _prepare(
     classes = int(dense.network.num_classes) if logits else 0
     labels = read_labels(images, sources, config.labels, classes=classes)
     if progress:
-        plain = "tokens" if dense.text is None else "image embedding and tokens"
-        output = "class scores" if logits else plain
-        known = "with the labels of its folders" if labels else "without labels"
-        progress("prune", 0, 0, f"note: trained {known}, to give the {output} of the dense model")
+        progress("prune", 0, 0, _describe_aim(dense, logits=logits, labelled=bool(labels)))
     unfreeze = labels is not None if config.unfreeze is None else config.unfreeze
     warmup, finetuning = config.warmup_epochs, config.finetune_epochs
     return Job(
@@ -150,6 +147,13 @@ def _prepare(
             FINETUNING * (unfreeze and labels is None) if finetuning is None else finetuning
         ),
     )  # fmt: skip
+
+
+def _describe_aim(dense: VitBackbone, *, logits: bool, labelled: bool) -> str:
+    plain = "tokens" if dense.text is None else "image embedding and tokens"
+    output = "class scores" if logits else plain
+    known = "with the labels of its folders" if labelled else "without labels"
+    return f"note: trained {known}, to give the {output} of the dense model"
 
 
 def _has_logits(dense: VitBackbone, config: PruneConfig) -> bool:
