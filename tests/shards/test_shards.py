@@ -11,7 +11,7 @@ from PIL import Image
 
 import clearvit.shards.extract as extract
 from clearvit.backbones.load import load
-from clearvit.errors import ImageError, StoreError
+from clearvit.errors import ImageError, ModelError, StoreError
 from clearvit.shards.config import TokenConfig
 from clearvit.shards.extract import save_tokens
 from clearvit.shards.read import open_tokens
@@ -235,3 +235,12 @@ def test_views_and_scale_give_clean_and_fine_tokens(tiny, tmp_path):
     assert torch.allclose(store[:].patches.float(), expected.patches, atol=5e-3)
     with pytest.raises(StoreError, match="another run"):
         save_tokens(tiny, tmp_path / "photos", out=tmp_path / "fine", views=5, scale=2)
+
+
+def test_views_that_do_not_suffice_leave_no_directory_that_refuses_the_right_ones(tiny, tmp_path):
+    soft_photos(tmp_path, 2)
+    photos, out = sorted(tmp_path.glob("*.png")), tmp_path / "fine"
+    with pytest.raises(ModelError, match="too few for scale 2"):
+        save_tokens(tiny, photos, out=out, views=3, scale=2)
+    assert not out.exists()
+    assert save_tokens(tiny, photos, out=out, views=4, scale=2).grid == (8, 8)

@@ -206,3 +206,9 @@ def test_verbs_that_need_blocks_name_the_model_behind_the_views(tmp_path):
         cv.prune(fine, keep=0.7)
     with pytest.raises(ModelError, match=rf"averages views.*'{re.escape(backbone.name)}'"):
         cv.diagnose(fine, soft_photos(tmp_path, 2))
+
+
+def test_a_model_that_could_never_run_is_not_written(tmp_path):
+    with pytest.raises(ModelError, match="too few for scale 2"):
+        cv.cure(load(tiny_network()), method="denoise", views=3, scale=2, out=tmp_path / "fine")
+    assert not (tmp_path / "fine").exists()

@@ -99,6 +99,7 @@ def cure(
             fraction=config.fraction,
         )
         denoised = DenoisedBackbone(backbone, denoising)
+        denoised.check_views(config.size)
         if out is not None:
             denoised.save(out, kind="cure")
         return denoised

@@ -31,7 +31,7 @@ from clearvit.runs import FORMAT
 from clearvit.shards.config import TokenConfig
 from clearvit.shards.plan import INDEX, Plan, claim_tokens
 from clearvit.shards.read import TokenStore, is_whole, open_tokens, read_header
-from clearvit.views.denoised import with_views
+from clearvit.views.denoised import DenoisedBackbone, with_views
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ def save_tokens(
     )
     sources = find_images(images)
     plan = make_plan(backbone, sources, config)
+    if isinstance(backbone, DenoisedBackbone):
+        backbone.check_views(plan.size)
     advice = "Use float16, a smaller --size or fewer --layers, or another disk."
     check_space(folder, _bytes_needed(backbone, plan), advice)
     claim_tokens(folder, plan, overwrite=config.overwrite)

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from clearvit.backbones.backbone import Backbone
@@ -15,7 +16,7 @@ from clearvit.backbones.tokens import Tokens
 from clearvit.backbones.vit import VitBackbone
 from clearvit.errors import ModelError
 from clearvit.files import write_json
-from clearvit.options import PositionRule, choices_of
+from clearvit.options import PositionRule, Size, choices_of
 from clearvit.precision import uses_bf16
 from clearvit.schema import (
     Rule,
@@ -81,6 +82,10 @@ class DenoisedBackbone(Backbone):
             denoise_pixels(self.inner, some, views, self.config) for some in pixels.split(per_pass)
         ]
         return Tokens.concatenate(parts)
+
+    def check_views(self, size: int | Size | None = None) -> None:
+        """Refuse, before any pass, views that do not suffice for images of a size in pixels."""
+        views_for(self.inner, torch.empty(1, 3, *self.inner.fitting_size(size)), self.config)
 
     @property
     def scale(self) -> int:
