@@ -150,12 +150,12 @@ def five_numbers() -> str:
 
 # Heading of a table of dense.md, column of the metric, name, and names of settings.
 WORTH = (
-    ("segmentation, 224 px", 6, "linear probe, mIoU of 7 VOC classes"),
-    ("neighbours, 224 px", 6, "kNN segmentation, mIoU of 7"),
+    ("linear segmentation, 224 px", 6, "linear probe, mIoU of 7 VOC classes"),
+    ("kNN segmentation, 224 px", 6, "kNN segmentation, mIoU of 7"),
     ("depth, 224 px", 4, "depth, RMSE in meters"),
     ("classification, 224 px", 4, "top-1 in percent"),
     ("clustering, 224 px", 4, "clusters of one image, mIoU"),
-    ("class-correspondence, 224 px", 4, "same class in another photo, percent"),
+    ("semantic correspondence, 224 px", 4, "same class in another photo, percent"),
 )
 SETTINGS = {"knn": "1-NN, ", "prototypes": "4-shot prototypes, "}
 

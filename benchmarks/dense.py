@@ -42,7 +42,11 @@ POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 LABELLED = ("segmentation", "knn-segmentation")
 MASKS = (*LABELLED, "clustering", "semantic-correspondence")
 # Headings of the page, which worth.py and figures.py read.
-HEADINGS = {"knn-segmentation": "neighbours", "semantic-correspondence": "class-correspondence"}
+HEADINGS = {
+    "segmentation": "linear segmentation",
+    "knn-segmentation": "kNN segmentation",
+    "semantic-correspondence": "semantic correspondence",
+}
 FOLDERS = dict.fromkeys(MASKS, "voc") | {"depth": "depth", "classification": "imagenet100"}
 ROWS = ("raw", "denoised", "cured", "test-time")
 SHOWN = {

@@ -286,7 +286,7 @@ def evaluate(out: Path, _: int) -> None:
     wanted = {
         title: rows
         for title, rows in tables_below("dense").items()
-        if title.startswith(("neighbours", "segmentation"))
+        if title.startswith(("kNN segmentation", "linear segmentation"))
     }
     figure, places = new_chart(11, 6, 3, rows=-(-len(wanted) // 3))
     models = list(dict.fromkeys(row[2] for rows in wanted.values() for row in rows))
@@ -302,13 +302,14 @@ def evaluate(out: Path, _: int) -> None:
             x = np.array(list(mine)) * 1.06 ** (number - 1)  # beside each other
             bars = np.stack([mean - low, high - mean])
             mark, hue = MARKERS[number], COLORS[number]
-            style = {"color": hue, "ms": 5, "lw": 1.4, "elinewidth": 1, "label": model}
+            style = {"color": hue, "ms": 5, "lw": 1.4, "elinewidth": 1}
+            style["label"] = "10 views" if model == "denoised" else model
             axes.errorbar(x, mean, bars, fmt=mark + "-", **style)
         axes.set_xscale("log")
         axes.set_xticks(list(raw), [f"{n}\nraw {value:.1f}" for n, value in raw.items()])
         axes.minorticks_off()
         axes.set_ylim(-3, 6)
-        short = title.replace("segmentation", "linear").replace(" of the test images", " photos")
+        short = title.replace(" segmentation", "").replace(" of the test images", " photos")
         style_axes(axes, short, x="labelled images", y="mIoU of 7 minus raw")
     for empty in places[len(wanted) :]:
         empty.set_axis_off()
