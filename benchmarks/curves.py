@@ -1,6 +1,6 @@
 """The curves of the PH-Reg paper, drawn by the verb: quality against views and against registers.
 
-    python benchmarks/curves.py --work WORK [--only "views / demo" …]
+    python benchmarks/curves.py --work WORK [--only "views / MODEL" …]
     python benchmarks/render.py curves        # docs/results/curves.md from the JSON alone
 
 `clearvit curve --over views` on 24 photos at 224 px (1 to 32 views, both kinds), and `--over
@@ -29,7 +29,6 @@ from render import render
 IMAGES = RESULTS.parent / "images"
 AUGREG = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 RUNS: dict[str, dict[str, Any]] = {
-    "views / demo": {"over": "views", "limit": 24},
     f"views / {AUGREG}": {"over": "views", "limit": 24},
     f"registers / {AUGREG}": {"over": "registers", "limit": 120, "epochs": 3},
 }

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from clearvit.artifacts.attention_sinks import ROWS, measure_attention, measure_rows
+from clearvit.artifacts.attention_sinks import (
+    ROWS,
+    AttentionStats,
+    measure_attention,
+    measure_rows,
+)
+from clearvit.artifacts.report.attention_section import draw_attention
 from clearvit.images import find_images
 from tests.helpers.photos import packaged_photos
 
@@ -68,3 +74,18 @@ def test_attention_equals_that_of_captured_maps(demo_backbone):
     tokens = backbone.tokens([images[0].source], layers=range(12), capture="attention")
     drawn = tokens.attention[7][0, :, 0, 1 + 5]
     assert torch.allclose(stats.to_artifacts[0, 7].float(), drawn, atol=1e-5)
+
+
+@pytest.mark.parametrize(("artifacts", "registers", "panels"), [(1, 1, 3), (1, 0, 2), (0, 1, 2)])
+def test_every_kind_of_token_that_draws_attention_has_its_panel(artifacts, registers, panels):
+    names = ("class", *("register",) * (2 * registers))
+    flags = ARTIFACT if artifacts else torch.zeros(6, dtype=torch.bool)
+    found = measure_rows(made_attention(prefix=len(names)), flags, names)
+    stats = AttentionStats(
+        images=1,
+        fraction=2 / 9 * artifacts,
+        register_fraction=2 / 9 * registers,
+        **{name: values[:, None] for name, values in found.items()},
+    )
+    assert len(draw_attention(stats).axes) == panels
+    assert ("registers" in str(stats)) == bool(registers)

@@ -74,7 +74,8 @@ class Diagnosis:
             for one in self.findings
         ]
         lines = lines or [f"  {self._all_clear()}"]
-        if self.attention is not None and self.attention.fraction:
+        seen = self.attention
+        if seen is not None and (seen.fraction or seen.register_fraction):
             lines.append(f"  {self.attention}")
         return "\n".join([f"{self.model}: {self.title}", *lines])
 

@@ -185,7 +185,7 @@ def draw_curve(found: Curve) -> Figure:
             xs = np.linspace(one.counts[0], one.counts[-1], 200)
             name = f"fit: {_show(one.parameters)}"
             axes.plot(xs, one.fit_at(xs), color=color, linewidth=1.3, alpha=0.6, label=name)
-    style_axes(axes, f"{found.model[-50:]}: {found.formula}", x=found.over, y="cosine to clean")
+    style_axes(axes, f"{found.model[-40:]}: {found.formula}", x=found.over, y="cosine to clean")
     axes.legend(fontsize=9, frameon=False, labelcolor=FAINT)
     return figure
 

@@ -27,8 +27,8 @@ def attention_section(diagnosis: Diagnosis) -> Section | None:
     figure = ImageElement(
         draw_attention(stats),
         alt=f"Attention by block. {stats}",
-        caption="Left: attention that goes to them, by who looks; the dashed line is their"
-        " fraction of the tokens. Right: how widely patches look themselves; 1 is uniform"
+        caption="First: attention that goes to them, by who looks; the dashed line is their"
+        " fraction of the tokens. Last: how widely patches look themselves; 1 is uniform"
         " attention. Each faint line is one head, the strong one their mean.",
     )
     elements: list[Element] = [Paragraph(str(stats)), figure]
@@ -37,22 +37,24 @@ def attention_section(diagnosis: Diagnosis) -> Section | None:
 
 
 def draw_attention(stats: AttentionStats) -> Figure:
-    """Draw attention to artifact tokens (or else registers) and entropy, block by block."""
-    artifacts = bool(stats.fraction)
-    mass = stats.to_artifacts if artifacts else stats.to_registers
-    fraction = stats.fraction if artifacts else stats.register_fraction
-    figure, axes = new_chart(12.5, 3.4, 2)
-    for kind, values in zip(ROWS, mass, strict=True):
-        if not (kind == "register" and not artifacts):
-            _curves(axes[0], 100 * values, WORDS[kind], COLORS[kind])
-    axes[0].axhline(100 * fraction, color=FAINT, linestyle="--", linewidth=1.2)
-    target = "artifact tokens" if artifacts else "registers"
-    style_axes(axes[0], f"attention to {target}", x="block, from 0", y="% of attention")
+    """Draw attention to artifact tokens, to registers, and entropy, block by block."""
+    drawn = [
+        ("artifact tokens", stats.to_artifacts, stats.fraction),
+        ("registers", stats.to_registers, stats.register_fraction),
+    ]
+    drawn = [one for one in drawn if one[2]]
+    figure, axes = new_chart(12.5, 3.4, 1 + len(drawn))
+    for panel, (target, mass, fraction) in zip(axes, drawn, strict=False):
+        for kind, values in zip(ROWS, mass, strict=True):
+            if WORDS[kind] != target:  # registers look at each other much more than others do
+                _curves(panel, 100 * values, WORDS[kind], COLORS[kind])
+        panel.axhline(100 * fraction, color=FAINT, linestyle="--", linewidth=1.2)
+        style_axes(panel, f"attention to {target}", x="block, from 0", y="% of attention")
     for name, values, color in zip(
         ("normal patches", "artifact tokens"), stats.entropy, (BLUE, ORANGE), strict=True
     ):
-        _curves(axes[1], values, name, color)
-    style_axes(axes[1], "entropy of attention", x="block, from 0", y="fraction of the uniform")
+        _curves(axes[-1], values, name, color)
+    style_axes(axes[-1], "entropy of attention", x="block, from 0", y="fraction of the uniform")
     for panel in axes:
         panel.set_ylim(0, 1.1 * max(panel.dataLim.y1, 1e-3))
         panel.xaxis.set_major_locator(MaxNLocator(12, integer=True))
