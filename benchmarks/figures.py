@@ -258,7 +258,8 @@ def bench(out: Path, _: int) -> None:
     models = [name for name in SPEED_TITLES if any(one["model"] == name for one in columns)]
     figure, places = new_chart(11, 4.6, len(models))
     settings = sorted({(one["threads"], one["batch"]) for one in columns})
-    names = [one for one in SPEED_ROWS if one not in CONTROL]
+    measured = {row["row"] for one in columns for row in one["rows"]}
+    names = [one for one in SPEED_ROWS if one in measured and one not in CONTROL]
     for axes, model in zip(np.atleast_1d(places), models, strict=True):
         for number, setting in enumerate(settings):
             label = f"{setting[0]} thread{'s' * (setting[0] > 1)}, batch {setting[1]}"
@@ -267,7 +268,7 @@ def bench(out: Path, _: int) -> None:
             found = {row["row"]: row["ratio"] for one in mine for row in one["rows"]}
             for name in (name for name in names if name in found):
                 middle, low, high = found[name]
-                y = len(names) - names.index(name) + 0.3 - 0.2 * number
+                y = len(names) - names.index(name) - 0.2 * (number - (len(settings) - 1) / 2)
                 axes.plot([low, high], [y, y], color=COLORS[number], alpha=0.35, lw=2)
                 mark = MARKERS[number]
                 axes.plot(middle, y, mark, color=COLORS[number], ms=4.5, label=label)

@@ -32,7 +32,9 @@ def test_the_real_command_end_to_end(model, folder, tmp_path):
     assert "held-out distance to clean tokens" in done.stdout
     assert f"timm.create_model('local-dir:{out}'" in done.stdout
     last = done.stderr.strip().splitlines()[-1]
-    assert last == f"next: clearvit compare {model} dir:{out} {folder}"
+    assert (
+        last == f"next: clearvit compare {model} dir:{out} OTHER_IMAGES/"
+    )  # not its training images
     cured = cv.load(f"dir:{out}")
     assert cured.tokens(torch.zeros(1, 3, 32, 32)).registers.shape == (1, 2, 24)
 

@@ -34,7 +34,9 @@ def test_the_real_command_end_to_end(model, folder, tmp_path):
     assert f"cv.load('dir:{out}')" in done.stdout
     assert "1 files were skipped" in done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert last == f"next: clearvit compare {model} dir:{out} {folder}"
+    assert (
+        last == f"next: clearvit compare {model} dir:{out} OTHER_IMAGES/"
+    )  # not its training images
     pruned = cv.load(f"dir:{out}")
     assert isinstance(pruned, PrunedBackbone) and pruned.plan.keep == (0.5, 0.25)
     assert pruned.tokens(torch.zeros(1, 3, 32, 32)).kept.sum() == 4

@@ -18,6 +18,7 @@ from clearvit.progress import printable
 if TYPE_CHECKING:
     from clearvit.images import Skipped
 
+OTHER_IMAGES = "OTHER_IMAGES/"  # in a command to paste: images that took no part in a training
 errors = Console(stderr=True)  # progress and notes; standard output is for results
 
 

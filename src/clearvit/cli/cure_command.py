@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clearvit.cli.arguments import Images, Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped, size_words
+from clearvit.cli.console import OTHER_IMAGES, next_step, report_skipped, size_words
 from clearvit.cli.generate import command
 from clearvit.cures.config import CureConfig
 from clearvit.progress import is_main_process
@@ -47,4 +47,4 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
     if type(cured) is VitBackbone and cured.output is None and cured.fine is None:
         lines += ["", runnable_here(timm_code(out, cured))]
     run.show({"out": str(out), **content, "registers": registers}, *lines)
-    next_step("clearvit", "compare", model, f"dir:{out}", images, *size_words(config.size))
+    next_step("clearvit", "compare", model, f"dir:{out}", OTHER_IMAGES, *size_words(config.size))

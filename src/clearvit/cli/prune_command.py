@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clearvit.cli.arguments import Model, Out, Run
-from clearvit.cli.console import next_step, report_skipped, size_words
+from clearvit.cli.console import OTHER_IMAGES, next_step, report_skipped, size_words
 from clearvit.cli.generate import command
 from clearvit.progress import is_main_process
 from clearvit.pruning.config import PruneConfig
@@ -55,5 +55,6 @@ def prune(model: Model, out: Out, config: PruneConfig, run: Run, images: Trainin
         lines.append(str(pruned.report))
     lines += ["", "import clearvit as cv", f"backbone = cv.load({f'dir:{out}'!r})"]
     run.show(summary, *lines)
-    verb = ("compare", model, f"dir:{out}", images) if images else ("bench", model, f"dir:{out}")
+    models = (model, f"dir:{out}")
+    verb = ("compare", *models, OTHER_IMAGES) if images else ("bench", *models)
     next_step("clearvit", *verb, *size_words(config.size))
