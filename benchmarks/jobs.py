@@ -1,7 +1,8 @@
 """Every benchmark that `make results` runs: its command, its results, and how to try it quickly.
 
 `hours` are of one CPU core, about, from empty caches; `quick` has the options of a trial of a
-minute or two on a few images. Scripts that keep what is finished are given `--work` by run.py.
+minute or two, on the few images of small_data.py. Scripts that keep what is finished are given
+`--work` by run.py.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ class Job:
 
 VOC, PHOTOS, CLASSES = ("voc",), ("photos",), ("imagenet100",)
 FINE_TASKS = ("photos", "voc", "depth")
+SETS = ("cars", "flowers", "corridor")
 MOST = ("photos", "voc", "imagenet100")
 SMALL = "--size 56 --train 6 --test 4 --passes 4 --labelled 6 --tasks segmentation --only raw"
+TESTTIME_QUICK = "--size 336 --find 4 --photos 2 --denoised 1 --variants 0 --large 0"
+PRUNE_QUICK = "--models deit_ti --threads 1 --batches 1 --rows 0,1,2 --rounds 2"
 
 JOBS = (
     # --- artifacts ---
@@ -66,7 +70,7 @@ JOBS = (
         f"--models {DEIT} --size 112 --tasks depth",
         (*FINE_TASKS, "cars", "corridor"),
     ),
-    Job("fine_head", ("fine_head",), 1.5, None, PHOTOS + VOC),
+    Job("fine_head", ("fine_head",), 1.5, f"--model {DEIT} --size 112", PHOTOS + VOC),
     # --- cures ---
     Job("cured demo --cure demo-cured --directions 20", ("cured-demo",), 1.5, None, MOST),
     Job(
@@ -105,7 +109,7 @@ JOBS = (
     ),
     Job("planted", ("planted",), 2.0, "--photos 6 --held 2 --epochs 1 --seeds 1", PHOTOS),
     Job("targets", ("targets",), 0.5, "--size 56 --photos 4 --rounds 1", PHOTOS),
-    Job("testtime", ("testtime",), 2.0, None, PHOTOS + CLASSES),
+    Job("testtime", ("testtime",), 2.0, TESTTIME_QUICK, PHOTOS + CLASSES),
     Job(
         f"showcase {AUGREG} registers=recipe:test-time-augreg",
         ("showcase",),
@@ -122,10 +126,16 @@ JOBS = (
         "--tasks depth --sizes 112 --rows raw --seeds 1 --labelled 4 --limit 4",
         ("voc", "depth", "imagenet100"),
     ),
-    Job("probe_recipes", ("probe_recipes",), 1.5, None, VOC),
+    Job(
+        "probe_recipes",
+        ("probe_recipes",),
+        1.5,
+        "--labelled 8 --seeds 1 --iterations 20 --size 112",
+        VOC,
+    ),
     Job("discovery --planted --denoised 224", ("discovery",), 0.8, f"{DEIT} --limit 4", VOC),
     Job("discover", ("discover_speed",), 0.1, "--grid 12 16 --images 4 --rounds 2 --threads 1"),
-    Job("segment --part methods", ("segment-methods",), 8.0, None, VOC),
+    Job("segment --part methods", ("segment-methods",), 8.0, "--shots 1 --features raw", VOC),
     Job("segment --part auto", ("segment-auto",), 2.0, None, VOC),
     Job("segment --part strokes", ("segment-strokes",), 1.0, None, VOC),
     Job("segment_folder", ("segment-folder",), 0.7, None, VOC),
@@ -135,16 +145,22 @@ JOBS = (
         ("facets",),
         6.0,
         f"--models {DEIT} --sets corridor --size 64",
-        ("cars", "flowers", "corridor", *CLASSES, *VOC),
+        (*SETS, *CLASSES, *VOC),
     ),
     Job(
         "rerank_methods",
         ("rerank-methods",),
         2.0,
         f"--models {DEIT} --sets corridor --limit 10",
-        ("cars", "flowers", "corridor", *CLASSES),
+        (*SETS, *CLASSES),
     ),
-    Job("retrieval", ("retrieval",), 3.0, None, ("cars", "flowers", "corridor")),
+    Job(
+        "retrieval",
+        ("retrieval",),
+        3.0,
+        "--sets corridor --limit 4 --size 112",
+        ("cars", "flowers", "corridor"),
+    ),
     Job(
         "retrieval --search --sets corridor cars",
         ("retrieval_search",),
@@ -161,13 +177,13 @@ JOBS = (
         ("photos", "imagenet100", "flowers"),
     ),
     Job("mass", ("mass",), 0.1, "--photos 3", PHOTOS),
-    Job("structure", ("structure",), 1.0, None, ("cars", "flowers", "corridor")),
+    Job("structure", ("structure",), 1.0, None, SETS),
     Job("finetune", ("finetune",), 1.5, f"--models {DEIT} --unfreeze none --epochs 1", ("cars",)),
     Job("index", ("search_index",), 0.5, "--counts 200 --queries 5"),
     Job("rerank", ("rerank",), 0.5, "--rounds 1 --threads 1 --patches 49 --synthetic", ("cars",)),
     # --- pruning and speed ---
-    Job("prune", ("prune",), 4.0, None, PHOTOS + CLASSES),
-    Job("prune_choice", ("prune_choice",), 3.0, None, VOC + CLASSES),
+    Job("prune", ("prune",), 4.0, PRUNE_QUICK, PHOTOS + CLASSES),
+    Job("prune_choice", ("prune_choice",), 3.0, f"--models {DEIT}", VOC + CLASSES),
     Job("prune_tasks --unfreeze", ("prune_tasks",), 4.0, None, MOST),
     Job(
         "prune_features --learned recipe:pruned-demo",
@@ -185,9 +201,11 @@ JOBS = (
         ("cars",),
         ("pruned-demo",),
     ),
-    Job("dynamicvit", ("dynamicvit",), 1.0, None, PHOTOS + CLASSES),
-    Job("plain_regions", ("plain-regions",), 2.0, None, PHOTOS + VOC),
-    Job("extract", ("extract",), 0.2, None, PHOTOS),
+    Job("dynamicvit", ("dynamicvit",), 1.0, "--rows untrained", PHOTOS + CLASSES),
+    Job(
+        "plain_regions", ("plain-regions",), 2.0, "--photos 1 --rounds 1 --segmented", PHOTOS + VOC
+    ),
+    Job("extract", ("extract",), 0.2, f"--model {DEIT} --rounds 1", PHOTOS),
     Job("gpu_memory", ("gpu_memory",), 0.1, ""),
     Job("precision", ("precision",), 0.2, "--rounds 1"),
     Job("curves", ("curves",), 1.5, None, PHOTOS),

@@ -27,6 +27,7 @@ from data import find_data, fingerprint
 from evidence import HERE, code_fingerprints, read_runs, result_path
 from jobs import JOBS, Job
 from recipes import RECIPES, is_made
+from small_data import make_small_data
 
 QUICK_SECONDS = 300.0  # for one trial
 
@@ -153,6 +154,8 @@ def run_quick(wanted: list[Job], *, plan: bool) -> int:
         return 0
     scratch = Path(tempfile.mkdtemp(prefix="clearvit-results-"))
     os.environ["CLEARVIT_RESULTS"] = str(scratch / "results")
+    os.environ["CLEARVIT_DATA"] = str(make_small_data(scratch / "data"))
+    os.environ["CLEARVIT_RECIPES"] = str(scratch / "recipes")
     print(f"results of {len(trials)} trials go to {scratch}", flush=True)
     return finish([job for job in trials if not try_one(job, scratch)])
 

@@ -1,6 +1,7 @@
 """What `make results` runs: commands that exist, results that are stale for a reason."""
 
 import ast
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import data  # noqa: E402
 import evidence  # noqa: E402
 import recipes  # noqa: E402
 import run  # noqa: E402
+import small_data  # noqa: E402
 from clearvit.cures.config import CureConfig  # noqa: E402
 from clearvit.pruning.config import PruneConfig  # noqa: E402
 from jobs import BY_HAND, JOBS, Job  # noqa: E402
@@ -62,6 +65,22 @@ def test_another_recipe_is_another_folder(monkeypatch):
     changed = recipes.Recipe("prune", "demo", 224, {"keep": 0.5})
     monkeypatch.setitem(recipes.RECIPES, "pruned-demo", changed)
     assert recipes.recipe_folder("pruned-demo") != before
+
+
+def test_small_data_have_the_layouts_of_the_whole(tmp_path, monkeypatch):
+    for name, known in data.DATASETS.items():
+        for pattern in known.needs:
+            for number in range(3):
+                place = tmp_path / "whole" / name / pattern.replace("*", str(number))
+                place.parent.mkdir(parents=True, exist_ok=True)
+                lists, truth = place.suffix == ".txt", place.suffix == ".json"
+                place.write_text("0\n1\n2\n" if lists else '{"0": [0, 99]}' if truth else "")
+    monkeypatch.setenv("CLEARVIT_DATA", str(tmp_path / "whole"))
+    small = small_data.make_small_data(tmp_path / "small")
+    monkeypatch.setenv("CLEARVIT_DATA", str(small))
+    for name in data.DATASETS:
+        assert data.find_data(name).is_dir()
+    assert json.loads((small / "corridor" / "ground_truth.json").read_text()) == {"0": [0]}
 
 
 @pytest.fixture
