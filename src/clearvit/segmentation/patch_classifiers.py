@@ -1,12 +1,11 @@
 """Ways to classify patches from a few labelled ones, each as tensors that can be saved.
 
 The parts are those of `clearvit.probes`. Prototypes and nearest neighbors are one weighted vote: of
-a mean of each class in each example, or of labelled patches without their mean. (Whitened as for
-retrieval they vote worse here, see docs/results/segment.md.) The probe is the fast linear probe, in
-few steps and with classes weighted by the root of how rare they are. From one or two examples of a
-class the probe learns what is special about these images, and prototypes do not; from many the
-probe is better. "mixed" averages the probabilities of both, which is better than either from few
-examples and as good as the probe from many.
+a mean of each class in each example, or of labelled patches without their mean. The probe is the
+fast linear probe, in few steps and with classes weighted by the root of how rare they are. From one
+or two examples of a class the probe learns what is special about these images, and prototypes do
+not; from many the probe is better. "mixed" averages the probabilities of both, which is better than
+either from few examples and as good as the probe from many.
 """
 
 from __future__ import annotations
