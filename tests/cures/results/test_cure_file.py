@@ -137,6 +137,7 @@ def test_tensors_of_strangers_are_checked_against_the_base(tiny, made, tmp_path,
         ({"clearvit": "cure", "format": "99"}, "another version"),
         ({"clearvit": "cure", "format": "1"}, "report cannot be read"),
         ({"clearvit": "cure", "format": "1", "report": "[1]", "base": ""}, "report cannot be read"),
+        ({"clearvit": "cure", "format": "1", "report": "[" * 50_000}, "report cannot be read"),
         ({"clearvit": "cure", "format": "1", "report": "x" * 3_000_000}, "too much text"),
     ],
 )
@@ -156,6 +157,8 @@ def test_what_is_no_file_at_all(tiny, made, tmp_path, monkeypatch):
         cv.apply(tiny, tmp_path / "half.safetensors")
     with pytest.raises(ModelError, match="is not there"):
         cv.apply(tiny, tmp_path / "none.safetensors")
+    with pytest.raises(ModelError, match="is not there"):
+        cv.apply(tiny, "x" * 5000)
     monkeypatch.setattr(cure_file, "MAX_BYTES", 1000)
     with pytest.raises(ModelError, match="are not read"):
         cv.apply(tiny, made[1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,9 +104,9 @@ def apply(backbone: Backbone, cure: str | Path) -> VitBackbone:
 def find_cure_file(cure: str | Path) -> Path:
     """Give the file that a path, a directory or a hub id stands for."""
     path = Path(cure).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / FILE
-    if path.is_file():
+    if os.path.isfile(path):  # which is False for any name that cannot exist
         return path
     if not HUB_ID.fullmatch(str(cure)) or str(cure).endswith(".safetensors"):
         raise ModelError(
@@ -140,7 +141,7 @@ def _read_facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
         report = CureReport.from_json(json.loads(metadata["report"]))
         names = {key: metadata[key] for key in ("base", "base_name", "head")}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(f"'{path}' is damaged: its report cannot be read.") from error
     return {**names, "report": report}
 
