@@ -2,15 +2,18 @@
 
     python benchmarks/prune.py --work WORK                                  # everything, hours
     python benchmarks/prune.py --work WORK --models deit_ti --threads 1     # adds to the results
+    python benchmarks/prune.py --work WORK --rows 2,5,8,12 --export         # graphs only, any load
+    python benchmarks/prune.py --work WORK --rows 2,5,8,12 --minutes 12 --resume    # then times
     python benchmarks/prune.py --work WORK --quality                        # top-1 and cosines
     python benchmarks/prune.py --page                                       # writes the page again
 
 Every thread count has a process of its own, in which all rows of a model and batch size take turns;
 the ratio is the median over rounds, round by round, beside the ratio of MACs. One thread is timed
 in CPU seconds, which a busy machine disturbs less, two in wall-clock seconds. The load of the
-machine before and after stands with each column. A column that is measured again replaces the old
-one. Speed does not depend on the values of weights: DeiT-S has random ones, DINOv2-S is the demo
-model, DeiT-Ti is read from CLEARVIT_WEIGHTS if it is there.
+machine before and after stands with each column. A row that is measured again replaces the old
+one; `--resume` leaves out columns that have all rows from a quiet machine. Speed does not depend on
+the values of weights: DeiT-S has random ones, DINOv2-S is the demo model, DeiT-Ti is read from
+CLEARVIT_WEIGHTS if it is there.
 
 The control cuts the sequence to the same lengths without any scoring: what a pruned model can reach
 at best. With own weights, they come from memory for every image, however short its sequence is;
@@ -49,6 +52,7 @@ TITLES = {
 }
 WEIGHTS = "deit_tiny_patch16_224"
 KEEP, ROUNDS = 0.7, 15
+QUIET = 3.0  # load of a machine on which nothing else runs, two threads of ours included
 FIRST = "dense timm"
 TORCH = ("dense clearvit", "pruned", "pruned, scorer class")
 GRAPHS: dict[str, tuple[str, bool, str | None]] = {  # format, pruned, quantized
@@ -74,6 +78,9 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="numbers of rows, as 0,2,10; all by default")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--patience", type=float, default=1800, help="seconds per table column")
+    parser.add_argument("--minutes", type=float, help="begin no column after so many")
+    parser.add_argument("--resume", action="store_true", help="leave out what was timed quietly")
+    parser.add_argument("--export", action="store_true", help="make the graphs, time nothing")
     parser.add_argument("--work", type=Path, help="keeps the exported graphs")
     parser.add_argument("--calibration", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--classes", type=data_path, default=f"{DATA}/imagenet100")
@@ -86,14 +93,16 @@ def main() -> None:
     elif options.quality:
         measure_tasks(options)
     elif not options.page:
+        ends = time.time() + 60 * (options.minutes or 1e6)
         for threads in options.threads.split(","):
-            run_child(threads)
+            run_child(threads, (ends - time.time()) / 60)
     render("prune")
 
 
-def run_child(threads: str) -> None:
+def run_child(threads: str, minutes: float) -> None:
     """Measure one number of threads; libraries fix theirs when they are first used."""
     line = [sys.executable, __file__, *sys.argv[1:], "--threads", threads, "--child"]
+    line += ["--minutes", str(minutes)]
     surroundings = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     subprocess.run(line, check=True, env=surroundings)
 
@@ -114,15 +123,41 @@ def measure_columns(options: argparse.Namespace, threads: int) -> None:
     torch.set_num_threads(threads)
     chosen = [int(n) for n in options.rows.split(",")] if options.rows else range(len(ROWS))
     rows = [FIRST, *(ROWS[n] for n in chosen if n)]
+    ends = time.time() + 60 * options.minutes
     for model in options.models.split(","):
         dense = load_dense(model)
         for batch in map(int, options.batches.split(",")):
-            before = os.getloadavg()[0]
-            found = measure_column(dense, model, batch, rows, options)
-            facts = {"model": model, "threads": threads, "batch": batch, "rows": found}
-            facts |= {"load": [before, os.getloadavg()[0]], "date": time.strftime("%Y-%m-%d")}
-            facts["machine"] = str(this_machine())
-            store("columns", facts, ("model", "threads", "batch"))
+            column = {"model": model, "threads": threads, "batch": batch}
+            if options.export:
+                [load_row(row, dense, model, batch, options) for row in rows if row in GRAPHS]
+            elif time.time() < ends and not (options.resume and is_done(column, rows)):
+                before = os.getloadavg()[0]
+                found = measure_column(dense, model, batch, rows, options)
+                facts = {**column, "load": [before, os.getloadavg()[0]]}
+                facts |= {"date": time.strftime("%Y-%m-%d"), "machine": str(this_machine())}
+                facts["rows"] = [*found, *earlier_rows(column, rows)]
+                store("columns", facts, tuple(column))
+
+
+def stored_column(column: dict[str, Any]) -> dict[str, Any] | None:
+    """Give the column of an earlier run."""
+    found = [
+        one for one in read_result("prune").get("columns", []) if column.items() <= one.items()
+    ]
+    return found[0] if found else None
+
+
+def is_done(column: dict[str, Any], rows: list[str]) -> bool:
+    """Tell whether an earlier run timed all rows of a column on a quiet machine."""
+    old = stored_column(column)
+    fresh = {one["row"] for one in old["rows"] if "load" not in one} if old else set()
+    return old is not None and max(old["load"]) <= QUIET and set(rows) <= fresh
+
+
+def earlier_rows(column: dict[str, Any], rows: list[str]) -> list[dict[str, Any]]:
+    """Give the rows of an earlier run that were not timed now, with the load they had."""
+    old = stored_column(column) or {"rows": []}
+    return [{"load": old["load"], **one} for one in old["rows"] if one["row"] not in rows]
 
 
 def measure_column(

@@ -82,7 +82,10 @@ def table(model: str, columns: list[dict[str, Any]]) -> list[str]:
 
 
 def ratio_cell(one: dict[str, Any] | None) -> str:
-    return "-" if one is None else "{:.2f} ({:.2f} to {:.2f})".format(*one["ratio"])
+    if one is None:
+        return "-"
+    earlier = " (earlier, load {:.0f} to {:.0f})".format(*one["load"]) if "load" in one else ""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*one["ratio"]) + earlier
 
 
 def quality_table(rows: list[dict[str, Any]]) -> list[str]:
