@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +8,7 @@ from clearvit.pruning.selection import (
     Choice,
     assign_most_similar,
     assign_preceding,
+    deal_checkerboard,
     match_pairs,
     match_scored,
     merge_tokens,
@@ -135,3 +137,27 @@ def test_where_many_are_removed_the_scores_decide(sequence, seed):
     assert removes_pairs(10, 6) and not removes_pairs(10, 5)
     if not removes_pairs(key.shape[1], count):
         assert torch.equal(choice.kept, select_top(scores, count))
+
+
+@pytest.mark.parametrize("grid", [(4, 6), (3, 4), (5, 5), (2, 7), (1, 2), (1, 1)])
+def test_on_a_checkerboard_all_neighbors_are_on_the_other_side(grid):
+    height, width = grid
+    first, second = (set(side.tolist()) for side in deal_checkerboard(grid, torch.device("cpu")))
+    assert first | second == set(range(height * width)) and not first & second
+    for row in range(height):
+        for column in range(width):
+            for near in ((row + 1, column), (row, column + 1)):
+                if near[0] < height and near[1] < width:
+                    index, other = row * width + column, near[0] * width + near[1]
+                    assert (index in first) != (other in first)
+
+
+def test_patches_of_one_column_can_be_merged():
+    """Dealt alternately, a grid of even width had pairs along rows only."""
+    columns = torch.eye(4)[None]  # every column has a key of its own
+    key = columns.repeat(1, 2, 1)  # (1, 2 * 4, 4)
+    sides = deal_checkerboard((2, 4), key.device)
+    choice = match_pairs(key, torch.ones(1, 8), 4, sides=sides)
+    assert_valid(choice, 8, 4)
+    below = choice.assignment[0].view(2, 4)
+    assert torch.equal(below[0], below[1])

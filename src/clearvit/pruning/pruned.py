@@ -33,6 +33,7 @@ from clearvit.pruning.selection import (
     Choice,
     assign_most_similar,
     assign_preceding,
+    deal_checkerboard,
     match_pairs,
     match_scored,
     select_top,
@@ -49,6 +50,7 @@ class Running:
 
     x: Tensor  # (B, P + K, C)
     kept: KeptTokens
+    grid: Size  # (H, W) of all patches
     captured: dict[Kind, Tensor] = field(default_factory=dict)  # from the last block
 
 
@@ -143,8 +145,8 @@ class PrunedBackbone(VitBackbone):
         batch, length, _ = x.shape  # not len(x), which an exported graph would hold as a constant
         patches = length - len(self.prefix_names)
         if self.plan.merges_input and (count := self.plan.plain_count(grid)) < patches:
-            return Running(*merge_plain_cells(self.dense, pixels, x, grid, count))
-        return Running(x, KeptTokens.all_of(batch, patches, x.device))
+            return Running(*merge_plain_cells(self.dense, pixels, x, grid, count), grid)
+        return Running(x, KeptTokens.all_of(batch, patches, x.device), grid)
 
     def _run(
         self, state: Running, index: int, rope: Tensor | None, kinds: Sequence[Kind]
@@ -155,7 +157,8 @@ class PrunedBackbone(VitBackbone):
         rows = _rope_rows(rope, state.kept, index, mixed=mixed)
         with capturing(self.network.blocks, [index], needs, len(self.prefix_names)) as seen:
             x = self.run_block(index, state.x, rows)
-        return Running(x, state.kept, {kind: values[index] for kind, values in seen.items()})
+        captured = {kind: values[index] for kind, values in seen.items()}
+        return Running(x, state.kept, state.grid, captured)
 
     def captures_before(self, block: int) -> tuple[Kind, ...]:
         """Name what the stage before a block needs from the block before it."""
@@ -177,7 +180,7 @@ class PrunedBackbone(VitBackbone):
         shorter, kept = reduce_tokens(
             patches, state.kept, choice, fill=self.plan.fill, merge=self.plan.merge
         )
-        return Running(_join(state.x[:, :prefix], shorter), kept)
+        return Running(_join(state.x[:, :prefix], shorter), kept, state.grid)
 
     def _scores(self, state: Running, stage: int) -> Tensor | None:
         """Scores of the patches, (B, K); None for merging, which needs none."""
@@ -200,10 +203,12 @@ class PrunedBackbone(VitBackbone):
             return assign_preceding(select_top(scores, count), scores.shape[1])
         # heads share one similarity, the mean of their keys
         key = state.captured["key"][:, :, len(self.prefix_names) :].mean(1)
+        whole = state.kept.is_full and self.plan.merge
+        sides = deal_checkerboard(state.grid, key.device) if whole else None
         if scores is None:
-            return match_pairs(key, state.kept.sizes, count)
+            return match_pairs(key, state.kept.sizes, count, sides=sides)
         if self.plan.merge:
-            return match_scored(key, state.kept.sizes, count, scores)
+            return match_scored(key, state.kept.sizes, count, scores, sides)
         return assign_most_similar(key, select_top(scores, count))
 
     def _full_grid(

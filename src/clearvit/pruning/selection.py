@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clearvit.options import Size
+
 # How much the similarity of the highest-scored patch's pair is lowered; best of 0.1 to 1 on photos
 SCORE_WEIGHT = 0.4
 # Largest fraction removed in pairs; beyond it half of the patches would have no choice left
 PAIR_LIMIT = 0.42
+
+
+class Sides(NamedTuple):
+    """Two sets of patches between which pairs are sought; together they are all K."""
+
+    first: Tensor  # (K - K // 2,) patches that may be merged into one of the second
+    second: Tensor  # (K // 2,)
 
 
 class Choice(NamedTuple):
@@ -47,24 +57,58 @@ def assign_preceding(kept: Tensor, count: int) -> Choice:
     return Choice(kept, (kept[:, None] <= indices).sum(dim=2).sub(1).clamp(min=0))
 
 
-def match_pairs(key: Tensor, sizes: Tensor, count: int, scores: Tensor | None = None) -> Choice:
+def deal_alternately(count: int, device: torch.device) -> Sides:
+    """Deal a sequence of `count` patches to two sides in turn."""
+    indices = torch.arange(count, device=device)
+    return Sides(indices[::2], indices[1::2])
+
+
+def deal_checkerboard(grid: Size, device: torch.device) -> Sides:
+    """Deal a whole grid (H, W) so that the neighbors of a patch are all on the other side.
+
+    Dealt alternately, a grid of even width has the same side all along a column, and pairs lie in
+    rows only.
+    """
+    first, second = (
+        torch.tensor(side, dtype=torch.long, device=device) for side in _checkerboard(*grid)
+    )
+    return Sides(first, second)
+
+
+@functools.cache
+def _checkerboard(height: int, width: int) -> tuple[list[int], list[int]]:
+    """Plain numbers, made once: an exported graph holds them as constants."""
+    sides: tuple[list[int], list[int]] = ([], [])
+    for index in range(height * width):
+        sides[(index // width + index % width) % 2].append(index)
+    return sides
+
+
+def match_pairs(
+    key: Tensor,
+    sizes: Tensor,
+    count: int,
+    scores: Tensor | None = None,
+    sides: Sides | None = None,
+) -> Choice:
     """Choose the most similar patches for merging, by bipartite soft matching (Bolya et al., 2023).
 
-    Patches are dealt alternately to two sets. Each of the first set finds its most similar partner
-    in the second (cosine of keys), and the closest pairs become one, at the partner's position. One
-    round removes at most half of the patches; more rounds follow if that is not enough. With
-    scores, a high-scored patch of the first set counts as less similar to its partner.
+    Patches are dealt to two sides. Each of the first side finds its most similar partner in the
+    second (cosine of keys), and the closest pairs become one, at the partner's position. One round
+    removes at most half of the patches; more rounds follow if that is not enough. With scores, a
+    high-scored patch of the first side counts as less similar to its partner.
 
     Args:
         key: Keys of the sequence, (B, K, d).
         sizes: How many patches each of the K holds already, (B, K).
         count: Patches to be left, K', at least 1.
         scores: How much each of the K matters, (B, K); only their order counts.
+        sides: Who may be merged into whom in the first round; dealt alternately by default.
     """
     penalty = torch.zeros_like(key[..., 0])
     if scores is not None:
         penalty = SCORE_WEIGHT * _rank(scores).to(key.dtype)
-    total = _match_once(key, penalty, max(count, key.shape[1] // 2))
+    total = _match_once(key, penalty, max(count, key.shape[1] // 2), sides)
     while total.kept.shape[1] > count:
         smaller, _ = merge_tokens(key, sizes, total)
         left = penalty.gather(1, total.kept)
@@ -74,14 +118,16 @@ def match_pairs(key: Tensor, sizes: Tensor, count: int, scores: Tensor | None = 
     return total
 
 
-def match_scored(key: Tensor, sizes: Tensor, count: int, scores: Tensor) -> Choice:
+def match_scored(
+    key: Tensor, sizes: Tensor, count: int, scores: Tensor, sides: Sides | None = None
+) -> Choice:
     """Choose similar patches with low scores for merging; arguments as of `match_pairs`.
 
     Where few are removed, in pairs. Where many are, the scores decide which are kept, and each of
     the others is merged into the one it is most similar to.
     """
     if removes_pairs(key.shape[1], count):
-        return match_pairs(key, sizes, count, scores)
+        return match_pairs(key, sizes, count, scores, sides)
     return assign_most_similar(key, select_top(scores, count))
 
 
@@ -126,14 +172,16 @@ def _rank(scores: Tensor) -> Tensor:
     return (scores[:, None, :] < scores[:, :, None]).float().mean(dim=-1)
 
 
-def _match_once(key: Tensor, penalty: Tensor, count: int) -> Choice:
+def _match_once(key: Tensor, penalty: Tensor, count: int, sides: Sides | None = None) -> Choice:
     """Do one round of bipartite soft matching."""
     length = key.shape[1]
+    first, second = sides or deal_alternately(length, key.device)
     unit = F.normalize(key, dim=-1)
-    similarity, partner = (unit[:, ::2] @ unit[:, 1::2].transpose(1, 2)).max(dim=-1)
-    removed = (similarity - penalty[:, ::2]).topk(length - count, dim=1).indices
-    stays = torch.ones_like(key[..., 0], dtype=torch.long).scatter(1, 2 * removed, 0)
+    similarity, partner = (unit[:, first] @ unit[:, second].transpose(1, 2)).max(dim=-1)
+    closest = (similarity - penalty[:, first]).topk(length - count, dim=1).indices
+    removed = first[closest]
+    stays = torch.ones_like(key[..., 0], dtype=torch.long).scatter(1, removed, 0)
     kept = select_top(stays.float(), count)  # exactly `count` are 1
     index = stays.cumsum(dim=1) - 1
-    target = index.gather(1, 2 * partner.gather(1, removed) + 1)
-    return Choice(kept, index.scatter(1, 2 * removed, target))
+    target = index.gather(1, second[partner.gather(1, closest)])
+    return Choice(kept, index.scatter(1, removed, target))
