@@ -1,4 +1,6 @@
-"""Every benchmark that `make results` runs: its command, its results, and how to try it quickly.
+"""Benchmarks that `make results` runs: command, results, and how to try them quickly.
+
+A result that is not named here is run again by the command that it recorded.
 
 `hours` are of one CPU core, about, from empty caches; `quick` has the options of a trial of a
 minute or two, on the few images of small_data.py. Scripts that keep what is finished are given

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -24,8 +25,8 @@ import time
 from pathlib import Path
 
 from data import find_data, fingerprint
-from evidence import HERE, code_fingerprints, read_runs, result_path
-from jobs import JOBS, Job
+from evidence import HERE, code_fingerprints, read_runs, result_path, results_folder
+from jobs import BY_HAND, JOBS, Job
 from recipes import RECIPES, is_made
 from small_data import make_small_data
 
@@ -40,7 +41,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="names of scripts or results")
     parser.add_argument("--work", type=Path, default=Path("build/results"), help="what is kept")
     options = parser.parse_args()
-    wanted = [job for job in JOBS if is_wanted(job, options.only)]
+    wanted = [job for job in (*JOBS, *recorded_jobs()) if is_wanted(job, options.only)]
     if options.quick:
         return run_quick(wanted, plan=options.plan)
     reasons = {job: why(job, options) for job in wanted}
@@ -50,6 +51,22 @@ def main() -> int:
         return 0
     failed = [job for job in waiting if not run(job, options.work.resolve())]
     return finish(failed)
+
+
+def recorded_jobs() -> list[Job]:
+    """Jobs of results that jobs.py does not name, by the command that their last run recorded."""
+    named = {name for job in JOBS for name in job.results} | set(BY_HAND)
+    jobs = []
+    for path in sorted(results_folder().glob("*.json")):
+        runs = read_runs(path.stem) if path.stem not in named else []
+        found = re.fullmatch(
+            r"python benchmarks/(\w+)\.py(.*)", runs[-1]["command"] if runs else ""
+        )
+        if found and (HERE / f"{found[1]}.py").exists():
+            command = found[1] + re.sub(r" --work \S+", "", found[2])
+            hours = sum(run.get("CPU minutes", 0.0) for run in runs) / 60
+            jobs.append(Job(command, (path.stem,), hours, data=tuple(runs[-1].get("data", ()))))
+    return jobs
 
 
 def is_wanted(job: Job, only: list[str]) -> bool:
