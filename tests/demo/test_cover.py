@@ -3,8 +3,8 @@ import json
 import pytest
 
 from clearvit.demo.cover import Findings, failures, numbers
-from clearvit.demo.examples import MIDDLE, PERSON, write_example
 from clearvit.demo.photos import prepare_photos
+from clearvit.demo.stroke_examples import MIDDLE, PERSON, write_example
 from clearvit.segmentation import read_examples
 
 

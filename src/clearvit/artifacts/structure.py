@@ -6,6 +6,7 @@ gain from patch-level re-ranking, in numbers. Works for every grid of features.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -75,10 +76,10 @@ def measure_structure(maps: Tensor, labels: Sequence[Tensor | None] = ()) -> Str
     known = [value for value in labelled if value == value]
     return Structure(
         smoothness=float(neighbor_similarity(maps).mean()),
-        separation=_mean([separation for separation, _ in found]),
-        label_separation=_mean(known) if known else None,
+        separation=statistics.fmean([separation for separation, _ in found]),
+        label_separation=statistics.fmean(known) if known else None,
         corners=measure_corners(maps) if len(maps) > 1 else None,
-        background=_mean([variation for _, variation in found]),
+        background=statistics.fmean([variation for _, variation in found]),
     )
 
 
@@ -114,7 +115,7 @@ def _measure_image(image: Tensor) -> tuple[float, float]:
     around = ~foreground(image).flatten()
     plain = F.normalize(image.flatten(1).T, dim=1)[around if around.any() else slice(None)]
     variation = 1 - float((plain @ F.normalize(plain.mean(0), dim=0)).mean())
-    return (_mean(known) if known else 0.5), variation
+    return (statistics.fmean(known) if known else 0.5), variation
 
 
 def _separation(unit: Tensor, label: Tensor) -> float:
@@ -127,7 +128,3 @@ def _separation(unit: Tensor, label: Tensor) -> float:
     one, other = one[one != other], other[one != other]
     cosine = (unit[one] * unit[other]).sum(1)
     return auroc(cosine, label[one] == label[other])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

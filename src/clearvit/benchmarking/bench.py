@@ -24,7 +24,7 @@ from clearvit.files import replace_json
 from clearvit.options import Size, with_options
 from clearvit.progress import Meter, Progress, silent
 from clearvit.pruning.cost import macs
-from clearvit.pruning.kept import draw_kept
+from clearvit.pruning.kept_figure import draw_kept
 from clearvit.pruning.prune import prune
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.timing import Pass, Spread, speed_ratios, time_interleaved

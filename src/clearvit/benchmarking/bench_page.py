@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clearvit.benchmarking.bench_table import Bench
-from clearvit.pruning.kept import CAPTION
+from clearvit.pruning.kept_figure import CAPTION
 from clearvit.report.elements import ImageElement, Section, Table
 from clearvit.report.page import write_page
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 
-from clearvit.demo.examples import MIDDLE, PERSON, Strokes, write_example
+from clearvit.demo.stroke_examples import MIDDLE, PERSON, Strokes, write_example
 from clearvit.errors import ImageError
 from clearvit.files import written_whole
 from clearvit.images import find_images, read_image

@@ -1,6 +1,6 @@
 from .cost import Macs, macs
 from .dynamicvit import import_dynamicvit
-from .kept import draw_kept
+from .kept_figure import draw_kept
 from .modules import LearnedFill, Predictors
 from .pruned import PrunedBackbone
 from .pruning_plan import Plan, make_plan

@@ -106,7 +106,7 @@ class PrunedBackbone(VitBackbone):
         norm: bool = True,
         capture: Sequence[str] | str = (),
     ) -> Tokens:
-        """Run the network on normalised pixels (B, 3, height, width), with gradients.
+        """Run the network on normalized pixels (B, 3, height, width), with gradients.
 
         Everything comes back on the full grid: `layers` as `fill` says; captured queries, keys,
         values and rows of attention of a dropped patch are those of the patch that represents it,

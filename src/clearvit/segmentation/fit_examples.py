@@ -28,9 +28,9 @@ from clearvit.segmentation.method_choice import (
     choose,
     count_pixels,
     describe_items,
+    group_held_out,
     mask_reader,
     methods_to_try,
-    plan_items,
     resize_evaluated,
 )
 from clearvit.segmentation.patch_classifiers import (
@@ -96,7 +96,7 @@ class Trial:
     ) -> None:
         self.backbone, self.examples, self.config = backbone, examples, config
         self.folder, self.progress = folder, progress
-        self.items = plan_items(examples)
+        self.items = group_held_out(examples)
         self.classes = len(examples.classes)
         self._patches: dict[int, PatchSet] = {}
 

@@ -73,7 +73,7 @@ class Item:
     fold: int
 
 
-def plan_items(examples: Examples) -> tuple[Item, ...]:
+def group_held_out(examples: Examples) -> tuple[Item, ...]:
     """Decide what is held out together, so that every class keeps labelled pixels."""
     there = np.array(examples.pixels) > 0  # (images, K)
     alone = there & (there.sum(0) == 1)

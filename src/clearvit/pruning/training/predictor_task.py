@@ -131,7 +131,7 @@ class PredictorTask:
         return [self.images.sources[self.images.training[i]].name for i in images]
 
     def preprocess(self, image: Image.Image) -> Tensor:
-        """Turn an image into normalised pixels (3, height, width)."""
+        """Turn an image into normalized pixels (3, height, width)."""
         return self.student.teacher.preprocessing(image, self.images.size)
 
     def _augmented(self, images: Sequence[int], step: int) -> Tensor:

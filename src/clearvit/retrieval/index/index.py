@@ -26,9 +26,9 @@ from clearvit.retrieval.index.query_model import check_named, check_query_model
 from clearvit.retrieval.index.store import Store
 from clearvit.retrieval.index.update import (
     Changes,
-    add_prefix,
     check_collisions,
     compare_images,
+    prefix_image_names,
     write_images,
 )
 from clearvit.retrieval.regions.region_search import search_region
@@ -182,7 +182,7 @@ class Index:
             prefix: Put before the names, such as "summer/", to tell folders apart.
             progress: Called with the stage, the images done and all images.
         """
-        self._write(add_prefix(find_images(images), prefix), progress, continuing=False)
+        self._write(prefix_image_names(find_images(images), prefix), progress, continuing=False)
         self._maintain()
         return self.changes
 

@@ -89,8 +89,8 @@ def _origin(entry: Entry) -> str:
     return f"'{entry.path}'" if entry.path else "memory"
 
 
-def add_prefix(images: Sequence[ImageSource], prefix: str) -> list[ImageSource]:
-    """Put a prefix before every name."""
+def prefix_image_names(images: Sequence[ImageSource], prefix: str) -> list[ImageSource]:
+    """Put a prefix before the name of every image, as it will stand in the index."""
     return [ImageSource(prefix + image.name, image.source) for image in images]
 
 

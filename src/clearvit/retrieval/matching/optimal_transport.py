@@ -75,7 +75,7 @@ def transport(
             estimates per pair which fraction has a counterpart (`estimate_mass`).
         tolerance: Marginal error at which a pair is finished; 1e-6 in float32, 1e-11 in float64.
     """
-    _check(similarity, u, v, epsilon)
+    _check_inputs(similarity, u, v, epsilon)
     dtype = similarity.dtype if similarity.dtype in TOLERANCE else torch.float32
     similarity = similarity.to(dtype)
     lead, (rows, columns) = similarity.shape[:-2], similarity.shape[-2:]
@@ -180,7 +180,7 @@ def _fractions(
     return fraction
 
 
-def _check(similarity: Tensor, u: Tensor | None, v: Tensor | None, epsilon: float) -> None:
+def _check_inputs(similarity: Tensor, u: Tensor | None, v: Tensor | None, epsilon: float) -> None:
     if similarity.ndim < 2 or 0 in similarity.shape[-2:]:
         raise ModelError(
             f"similarity must be (..., R, Q) with locations on both sides, not"

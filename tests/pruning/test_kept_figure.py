@@ -4,8 +4,8 @@ import torch
 from PIL import Image
 
 from clearvit.errors import ModelError
-from clearvit.pruning import kept
-from clearvit.pruning.kept import darken_dropped, draw_kept
+from clearvit.pruning import kept_figure
+from clearvit.pruning.kept_figure import darken_dropped, draw_kept
 from clearvit.pruning.prune import prune
 
 
@@ -15,14 +15,16 @@ def test_dropped_patches_are_dark_and_kept_ones_as_they_were():
     drawn = darken_dropped(image, mask)
     assert np.allclose(drawn[:10, :10], image[:10, :10] / 255)
     assert np.allclose(drawn[10:, 20:], image[10:, 20:] / 255)
-    assert (drawn[:10, 10:20] <= kept.DARK).all() and (drawn[10:, :20] <= kept.DARK).all()
+    assert (drawn[:10, 10:20] <= kept_figure.DARK).all() and (
+        drawn[10:, :20] <= kept_figure.DARK
+    ).all()
 
 
 def test_one_figure_per_image_with_a_row_per_model(tiny, tmp_path, monkeypatch):
     seen = []
-    right = kept.draw_panels
+    right = kept_figure.draw_panels
     monkeypatch.setattr(
-        kept, "draw_panels", lambda rows, **o: seen.append(rows) or right(rows, **o)
+        kept_figure, "draw_panels", lambda rows, **o: seen.append(rows) or right(rows, **o)
     )
     rng = np.random.default_rng(0)
     images = [Image.fromarray(rng.integers(0, 255, (40, 60, 3), dtype=np.uint8)) for _ in range(2)]

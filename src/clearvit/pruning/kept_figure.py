@@ -45,7 +45,7 @@ def draw_kept(
     if not backbones:
         raise ModelError("only pruned models have patches to draw; prune one: cv.prune(backbone).")
     if isinstance(images, torch.Tensor):
-        raise ModelError("pixels are normalised already; give paths or PIL images to draw.")
+        raise ModelError("pixels are normalized already; give paths or PIL images to draw.")
     single = (images,) if isinstance(images, Image.Image) else images
     paths = []
     for number, found in enumerate(find_images(single)):
