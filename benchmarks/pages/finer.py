@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from evidence import read_results
+from evidence import read_result, read_results
 
 MODELS = {
     "demo": "DINOv2 ViT-S/14 (demo)",
@@ -130,7 +130,8 @@ def showcase(content: dict[str, Any]) -> str:
         f"| model | {' | '.join(heads)} |",
         f"|---{'|---' * len(heads)}|",
     ]
-    for row in [*content["rows"], {"row": "raw, blurred"}]:
+    rows = [*content["rows"], *distilled(content["model"], tasks), {"row": "raw, blurred"}]
+    for row in rows:
         norms = row.get("high-norm, percent by block")
         cells = [f"{norms[b]:.2f}" if norms else "-" for b in blocks]
         apart = f" ({interval(row['minus raw'])})" if "minus raw" in row else ""
@@ -153,6 +154,21 @@ def gathering(content: dict[str, Any]) -> str:
     for name, one in content["cost relative to the passes alone"].items():
         lines.append(f"| {name} | {one['median']:.3f} ({one['low']:.3f} to {one['high']:.3f}) |")
     return "\n".join(lines)
+
+
+def distilled(model: str, tasks: dict[str, list[str]]) -> list[dict[str, Any]]:
+    """The default cure as a row of the showcase, from cured.py, which has no CorLoc."""
+    known = read_result(f"cured-{model}")
+    if not known:
+        return []
+    name = "default cure (48 VOC images for the norms)"
+    top1, seen = known["class token"]["top-1"], known["segmentation"]
+    cells = [seen[task]["cured"][SHOWN[0]] for task in TASKS]
+    shown = [f"{one['seeds'][0]:.1f} ({interval(one['minus raw'])})" for one in cells]
+    tasks[name] = [*shown, "-"]
+    norms = known["norms"]["224"]["cured"]["beyond raw's cutoff"]
+    row = {"row": name, "top-1": top1["seeds"][0], "minus raw": top1["minus raw"]}
+    return [row | {"high-norm, percent by block": norms}]
 
 
 def task_cells(model: str) -> dict[str, list[str]]:
