@@ -68,7 +68,8 @@ def main() -> None:
             reference_images=len(held),
             views=options.views,
             labels=options.labels if options.labels.is_dir() else None,
-            labelled=500,
+            labeled_limit=500,
+            sampler="whole",  # the reference of the older rows
             cache=options.work / "reference",
         ),
     )

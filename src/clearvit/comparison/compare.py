@@ -189,7 +189,7 @@ def _count_all_passes(models: Sequence[Backbone], data: EvalImages, config: Comp
     height, width = data.size
     grid = (height // models[0].patch[0], width // models[0].patch[1])
     alone = sum(count_passes(backbone, data, config) for backbone in models)
-    views = view_count(grid, config.views) + FEW
+    views = view_count(grid, models[0].patch, config) + FEW
     timed = len(models) * (config.rounds + 1)
     shown = min(config.shown_images, len(data.reference))
     return alone + views * len(data.reference) + timed + shown

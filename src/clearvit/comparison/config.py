@@ -16,6 +16,7 @@ from clearvit.options import (
     precision_option,
     size_option,
 )
+from clearvit.views.config import SAMPLER_HELP, Sampler
 
 CurveOver = Literal["views", "registers"]
 
@@ -43,6 +44,7 @@ class CompareConfig(Options):
         panel="Measures",
         minimum=1,
     )
+    sampler: Sampler = option("lattice", SAMPLER_HELP, panel="Measures", hidden=True)
     reference_images: int = option(
         8, "Images of the reference average.", panel="Measures", minimum=1
     )

@@ -1,4 +1,4 @@
-"""The many-view average of the first model: what its patches would be without position artifacts.
+"""The many-view average of the first model: what its patches would be without artifacts.
 
 It costs hundreds of forward passes per image and depends on the first model only, so it can be kept
 on disk: a killed run resumes, and another cured model costs only its own passes.
@@ -22,7 +22,7 @@ from clearvit.images import ImageSource, read_image
 from clearvit.options import Size
 from clearvit.views.config import DenoiseConfig
 from clearvit.views.denoise import denoise_pixels, views_for
-from clearvit.views.sampling import all_views
+from clearvit.views.sampling import all_views, phases_for
 
 FEW = 10  # views of the target: what denoising costs when it is used
 
@@ -36,9 +36,10 @@ class Reference:
     few: Tensor  # (I, N, C), of FEW views
 
 
-def view_count(grid: tuple[int, int], wanted: int) -> int:
+def view_count(grid: tuple[int, int], patch: Size, config: CompareConfig) -> int:
     """How many views there will be: what is wanted, at most all distinct ones."""
-    return min(wanted, len(all_views(grid, patch=(1, 1))))
+    phases = 1 if config.sampler == "whole" else phases_for(config.views, patch, scale=1)
+    return min(config.views, len(all_views(grid, patch=patch, phases=phases)))
 
 
 def average_views(
@@ -58,13 +59,13 @@ def average_views(
         advance: Called with the number of forward passes just done.
     """
     grid = (size[0] // backbone.patch[0], size[1] // backbone.patch[1])
-    count = view_count(grid, config.views)
+    count = view_count(grid, backbone.patch, config)
     cache = None if config.cache is None else Path(config.cache)
     model = "" if cache is None else backbone.fingerprint()
     parts = []
     for image in images:
         pixels = backbone.preprocessing(read_image(image.source), size)[None]
-        path = None if cache is None else cache / _file_name(model, pixels, count, config.seed)
+        path = None if cache is None else cache / _file_name(model, pixels, count, config)
         parts.append(_averages(backbone, pixels, (count, FEW), config, path))
         if advance:
             advance(count + FEW)
@@ -86,7 +87,9 @@ def _averages(
     pixels = pixels.to(backbone.device, backbone.dtype)
     parts = []
     for count in counts:
-        how = DenoiseConfig(views=count, sampler="whole", seed=config.seed, batch=config.batch)
+        how = DenoiseConfig(
+            views=count, sampler=config.sampler, seed=config.seed, batch=config.batch
+        )
         with torch.no_grad():
             clean = denoise_pixels(backbone, pixels, views_for(backbone, pixels, how), how)
         parts.append(clean.patches[0].float().cpu())
@@ -97,8 +100,9 @@ def _averages(
     return many, few
 
 
-def _file_name(model: str, pixels: Tensor, count: int, seed: int) -> str:
+def _file_name(model: str, pixels: Tensor, count: int, config: CompareConfig) -> str:
     """Hash everything that decides the averages."""
-    digest = hashlib.sha256(repr((model, tuple(pixels.shape), count, FEW, seed)).encode())
+    decides = (model, tuple(pixels.shape), count, FEW, config.seed, config.sampler)
+    digest = hashlib.sha256(repr(decides).encode())
     digest.update(pixels.contiguous().view(torch.uint8).numpy().data)
     return f"{digest.hexdigest()[:32]}.safetensors"
