@@ -8,8 +8,8 @@ from pathlib import Path
 
 from data import DATASETS, find_data
 
-PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 24, 10, 4, 12, 4  # images
-CLASSES, PER_CLASS = 8, 4
+PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 20, 10, 4, 12, 4  # images
+CLASSES, PER_CLASS = 8, 5
 
 
 def make_small_data(root: Path) -> Path:
