@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
+from clearvit.cures.config import CureConfig
 from clearvit.errors import OptionError
 from clearvit.option_text import parse
 from clearvit.options import Options, Size, option, with_options
@@ -98,6 +99,11 @@ def test_a_preset_stands_above_an_older_config():
     old = Config(epochs=7, method="slow")
     assert work("a", config=old, preset="paper") == Config(preset="paper", method="slow")
     assert work("a", config=old, preset="paper", epochs=2).epochs == 2
+
+
+def test_help_of_a_config_shows_its_fields():
+    names = list(inspect.signature(CureConfig).parameters)
+    assert names == [field.name for field in dataclasses.fields(CureConfig)]
 
 
 def test_the_signature_and_the_docstring_list_every_option():

@@ -40,6 +40,12 @@ class _FromPreset(type):
         presets: Mapping[Any, Mapping[str, Any]] = getattr(cls, "presets", {})
         return super().__call__(*values, **{**presets.get(given.get("preset"), {}), **given})
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """What `help()` shows: the fields, not the arguments of `__call__` above."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
 
 @dataclass(frozen=True)
 class Options(metaclass=_FromPreset):

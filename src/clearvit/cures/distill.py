@@ -7,7 +7,7 @@ student, the same weights with registers, learns to give them in one forward pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from clearvit.backbones.clip_heads import DenseClip
 from clearvit.backbones.vit import VitBackbone
-from clearvit.cures.classifier import has_head, predict_classes
+from clearvit.cures.classifier import HeadWitness
 from clearvit.cures.config import CureConfig
 from clearvit.cures.registers import (
     fold_class_position,
@@ -130,7 +130,7 @@ class Distillation:
         self.white = white_of(student.preprocessing)
         split = split_held_out(len(numbers), self.config.held_out)
         self.training, self.held_out = ([numbers[i] for i in part] for part in split)
-        self._predicted: Tensor | None = None  # classes of the held-out images, by the raw model
+        self.witness = HeadWitness(teacher.backbone) if self.config.layer is None else None
 
     def param_groups(self) -> list[dict[str, Any]]:
         """Group the trainable parameters."""
@@ -184,24 +184,14 @@ class Distillation:
         assert isinstance(module, Student)
         parts = [module.similarity(self._batch([number])) for number in self.held_out]
         patches, cls = (torch.cat(values).mean().item() for values in zip(*parts, strict=True))
-        return {"score": patches, "class": cls, **self._compare_head(module.backbone)}
+        found = {"score": patches, "class": cls}
+        if self.witness is not None:
+            least = self.config.head_agreement
+            found |= self.witness.compare(module.backbone, self._held_out_pixels, least)
+        return found
 
-    def _compare_head(self, backbone: VitBackbone) -> dict[str, float]:
-        """Measure on how many held-out images a classifier predicts the same class as before."""
-        original = self.teacher.backbone
-        if self.config.layer is not None or not (has_head(original) and has_head(backbone)):
-            return {}
-        if self._predicted is None:
-            self._predicted = self._predict(original)
-        same = (self._predict(backbone) == self._predicted).double().mean().item()
-        return {"agreement": same, "refused": float(same < self.config.head_agreement)}
-
-    def _predict(self, backbone: VitBackbone) -> Tensor:
-        parts = [
-            predict_classes(backbone, self._batch([number]).pixels.to(backbone.device)).cpu()
-            for number in self.held_out
-        ]
-        return torch.cat(parts)
+    def _held_out_pixels(self) -> Iterator[Tensor]:
+        return (self._batch([number]).pixels for number in self.held_out)
 
     def image_names(self, images: Sequence[int]) -> list[str]:
         """Name some training images."""
