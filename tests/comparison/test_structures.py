@@ -1,6 +1,7 @@
 import json
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -52,3 +53,18 @@ def test_structure_is_measured_for_every_model_with_and_without_masks(tmp_path):
     assert "Structure of the patches" in page.read_text("utf-8")
     numbers = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
     assert numbers["structures"][0]["smoothness"] == result.structures.measured[0].smoothness
+
+
+@pytest.mark.filterwarnings("ignore:The masks")
+def test_masks_without_background_are_named(tmp_path):
+    folder, masks = tmp_path / "photos", tmp_path / "masks"
+    folder.mkdir()
+    masks.mkdir()
+    for i, image in enumerate(photos(2)):
+        image.save(folder / f"{i}.png")
+        Image.fromarray(np.ones((40, 50), dtype=np.uint8)).save(masks / f"{i}.png")
+    options = {"structure": True, "masks": masks, "views": 4, "rounds": 1, "reference_images": 2}
+    result = cv.compare([load(tiny_network())], folder, size=64, quick=True, **options)
+    assert "two classes" in result.structures.note
+    page = result.save(tmp_path / "out").read_text("utf-8")
+    assert "separate nothing" in page

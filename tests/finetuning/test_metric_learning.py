@@ -125,8 +125,11 @@ def test_a_tuned_model_indexes_reranks_and_exports_like_any_other(tmp_path):
     images = class_folders(tmp_path / "images")
     options = {**QUICK, "keep_anyway": True}
     tuned = cv.finetune(load(tiny_network()), images, out=tmp_path / "out", **options)
-    index = cv.Index.build(tuned, images, out=tmp_path / "index", size=32, grid=2)
-    assert index.spec.descriptor == "embedding" and index.spec.facet == "projected"
+    plain = cv.Index.build(tuned, images, out=tmp_path / "plain", size=32, grid=2)
+    assert plain.spec.descriptor == "embedding" and plain.spec.facet == "token"
+    assert (plain.spec.channels, plain.spec.width) == (8, tuned.width)
+    options = {"size": 32, "grid": 2, "facet": "projected", "channels": 0}
+    index = cv.Index.build(tuned, images, out=tmp_path / "index", **options)
     assert (index.spec.channels, index.spec.width) == (8, 8) and index.spec.same_space
     hits = index.search(images / "class2" / "0.png", k=5, weight=1.0, method="transport")
     assert hits[0].entry.name == "class2/0.png" and hits[0].patch_similarity is not None

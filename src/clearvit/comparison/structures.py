@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from clearvit.comparison.rows import reference_patches
 from clearvit.comparison.study import EvalImages, Study
 from clearvit.datasets.splits import VOID, read_gray
 from clearvit.errors import ImageError
-from clearvit.report.elements import Element, ImageElement, Section, Table
+from clearvit.report.elements import Element, ImageElement, Paragraph, Section, Table
 from clearvit.report.figure import Panel, draw_panels
 from clearvit.report.pca import foreground
 
@@ -40,6 +41,7 @@ class Structures:
     measured: tuple[Structure, ...]
     maps: tuple[tuple[Tensor, ...], ...]  # by image, then model: (C, H, W)
     photos: tuple[NDArray[np.uint8], ...]  # of these images, (height, width, 3)
+    note: str = ""  # why a measure is missing that was asked for
 
 
 def compare_structures(
@@ -65,12 +67,20 @@ def compare_structures(
     for one, own in zip(studies, maps, strict=True):
         labels = [_read_labels(Path(masks), name, one) for name in names] if masks else ()
         measured.append(measure_structure(own, labels))
+    note = ""
+    if masks and all(one.label_separation is None for one in measured):
+        note = (
+            f"The masks in '{masks}' separate nothing: none has the name of an image that was"
+            " measured and two classes, such as an object and background, so 'by masks' is missing."
+        )
+        warnings.warn(note, stacklevel=2)
     shown = list(photos)[:SHOWN]
     return Structures(
         models=tuple(one.name for one in studies),
         measured=tuple(measured),
         maps=tuple(tuple(own[names.index(name)] for own in maps) for name in shown),
         photos=tuple(photos[name] for name in shown),
+        note=note,
     )
 
 
@@ -91,6 +101,8 @@ def structure_section(found: Structures) -> Section:
             " corners beyond what they share elsewhere. Background: how much plain parts vary.",
         )
     ]
+    if found.note:
+        elements.append(Paragraph(found.note))
     if found.maps:
         elements.append(
             ImageElement(

@@ -35,8 +35,6 @@ from clearvit.retrieval.facets.facet import (
     Facet,
     capture_options,
     facet_vectors,
-    facet_width,
-    plain_facet,
 )
 from clearvit.retrieval.matching.patch_matching import LocalFeatures
 from clearvit.retrieval.matching.pooling import Grid, pool_patches, pool_weights
@@ -170,7 +168,6 @@ def make_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
         plain: ResolvedDescriptor = "mean" if tokens.cls is None else "class"
         descriptor = plain if backbone.text is None else "joint"
         descriptor = "embedding" if backbone.embedding else descriptor
-    facet = plain_facet(backbone, descriptor)
     rows, columns = (config.grid,) * 2 if isinstance(config.grid, int) else config.grid
     return FeatureSpec(
         model=backbone.name,
@@ -181,9 +178,8 @@ def make_spec(backbone: Backbone, config: IndexConfig) -> FeatureSpec:
         descriptor=descriptor,
         patch_weights=patch_weights,
         channels=_descriptors(backbone, blank, tokens, descriptor).shape[1],
-        width=facet_width(backbone, facet),
+        width=backbone.width,
         token_width=backbone.width,
-        facet=str(facet),
     )
 
 

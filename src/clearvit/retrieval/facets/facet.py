@@ -61,26 +61,15 @@ def parse_facet(text: str, backbone: Backbone) -> Facet:
     return Facet(kind, block)
 
 
-def plain_facet(backbone: Backbone, descriptor: str) -> Facet:
-    """Give the vectors that stand for patches if nothing is chosen.
-
-    Beside a trained projection of the whole image, patches pass the same projection, as in the
-    re-ranking papers, so that both live in one space.
-    """
-    projects = isinstance(backbone, VitBackbone) and backbone.embedding > 0
-    return PROJECTION if projects and descriptor == "embedding" else FINAL
-
-
 def facet_width(backbone: Backbone, facet: Facet) -> int:
     """Count the channels of a facet."""
     return backbone.embedding if facet == PROJECTION else backbone.width
 
 
 def _check_projected(backbone: Backbone) -> Facet:
-    found = plain_facet(backbone, "embedding")
-    if found == FINAL:
+    if not (isinstance(backbone, VitBackbone) and backbone.embedding):
         raise ModelError(f"'{backbone.name}' has no projection for its patches; use facet='token'.")
-    return found
+    return PROJECTION
 
 
 def short_list(backbone: Backbone) -> list[Facet]:
@@ -124,7 +113,7 @@ def facet_vectors(
         Vectors of all patches, (B, N, C) float32, and their grid.
     """
     if facet == PROJECTION:
-        assert isinstance(backbone, VitBackbone)  # as `plain_facet` and `parse_facet` checked
+        assert isinstance(backbone, VitBackbone)  # as `parse_facet` checked
         return backbone.project_patches(tokens.patches).float(), tokens.grid
     if facet.block is None:
         return tokens.patches.float(), tokens.grid
