@@ -140,7 +140,14 @@ JOBS = (
     Job("segment --part methods", ("segment-methods",), 8.0, "--shots 1 --features raw", VOC),
     Job("segment --part auto", ("segment-auto",), 2.0, None, VOC),
     Job("segment --part strokes", ("segment-strokes",), 1.0, None, VOC),
-    Job("segment_folder", ("segment-folder",), 0.7, None, VOC),
+    Job("segment_strokes", ("segment_strokes",), 0.3, None, VOC),
+    Job(
+        "segment_folder",
+        ("segment-folder",),
+        0.4,
+        None,
+        ("voc", "photos", "imagenet100", "flowers"),
+    ),
     # --- search ---
     Job(
         "facets",
@@ -186,6 +193,8 @@ JOBS = (
     # --- pruning and speed ---
     Job("prune", ("prune",), 4.0, PRUNE_QUICK, PHOTOS + CLASSES),
     Job("prune_choice", ("prune_choice",), 3.0, f"--models {DEIT}", VOC + CLASSES),
+    Job("prune_pairs", ("prune_pairs",), 0.1, f"--models {DEIT}", VOC + CLASSES),
+    Job("prune_clip", ("prune_clip",), 0.2, None),
     Job("prune_tasks --unfreeze", ("prune_tasks",), 4.0, None, MOST),
     Job(
         "prune_features --learned recipe:pruned-demo",

@@ -40,6 +40,7 @@ from clearvit.segmentation.method_choice import (
 )
 from clearvit.segmentation.patch_classifiers import METHODS, fit_classifier, mix
 from clearvit.segmentation.patch_sets import collect, split_halves
+from clearvit.segmentation.sparse_labels import collect_filled
 from data import DATA, data_path
 from evidence import read_result, write_result
 from render import render
@@ -211,16 +212,18 @@ def _reader(voc: Voc, item: Item) -> Any:
 
 def run_strokes(voc: Voc, kind: str = "fine, cured") -> list[dict[str, Any]]:
     """Three strokes of each class of each example instead of its mask."""
-    rows = [row for row in measured("strokes") if row["shots"] not in voc.shots]
+    rows = measured("strokes")
+    done = {(row["shots"], row["seed"], row["labels"]) for row in rows}
     features = voc.features(kind, "train")
     for shots in [shots for shots in voc.shots if shots < 20]:
-        for seed in range(DRAWS):
+        for seed in range(voc.draws):
             chosen = voc.draw(shots, seed)
-            for labels in ("masks", "strokes"):
-                read = partial(voc.mask, "train")
-                if labels == "strokes":
-                    read = partial(strokes_of, voc)  # type: ignore[assignment]
-                data = collect(features, [(i, read) for i in chosen], K)
+            masks = [(i, partial(voc.mask, "train")) for i in chosen]
+            drawn = [(i, partial(strokes_of, voc)) for i in chosen]
+            ways = {"masks": partial(collect, items=masks)}
+            ways["strokes"] = partial(collect_filled, items=drawn)
+            for labels in [one for one in ways if (shots, seed, one) not in done]:
+                data = ways[labels](features, classes=K)
                 found = measure(voc, kind, fit_classifier("mixed", data))
                 case = {"shots": shots, "seed": seed, "labels": labels, "method": "mixed"}
                 rows.append({**case, **found})

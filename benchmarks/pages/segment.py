@@ -111,6 +111,8 @@ def strokes_table(rows: list[Row]) -> str:
         full = by_draw(rows, "mIoU", shots=n, labels="masks")
         few = by_draw(rows, "mIoU", shots=n, labels="strokes")
         both = sorted(set(full) & set(few))
+        if not both:
+            continue
         ratio = bootstrap([100 * few[s] / full[s] for s in both])
         method = next(r["method"] for r in rows if r["shots"] == n)
         lines.append(
@@ -222,7 +224,8 @@ def page() -> str:
         parts += [
             "## Strokes",
             "Three straight pieces of the skeleton of each class in each example, radius 3 px at"
-            " 320 px; fine, cured tokens.",
+            " 320 px; fine, cured tokens. A first fit labels the patches of the examples that it is"
+            " sure of, as `segment` does ([what else was tried](segment_strokes.md)).",
             strokes_table(strokes),
         ]
     parts += folder_part()

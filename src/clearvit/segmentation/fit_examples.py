@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,8 +40,9 @@ from clearvit.segmentation.patch_classifiers import (
     fit_classifier,
     mix,
 )
-from clearvit.segmentation.patch_sets import PatchSet, collect
+from clearvit.segmentation.patch_sets import MaskReader, PatchSet, collect
 from clearvit.segmentation.segmenter import Segmenter, fine_backbone, make_key, plain_at
+from clearvit.segmentation.sparse_labels import collect_filled, is_sparse
 from clearvit.shards.config import TokenConfig
 from clearvit.shards.extract import save_tokens
 from clearvit.views.guidance import denormalize
@@ -48,7 +50,7 @@ from clearvit.views.guidance import denormalize
 PARTS: tuple[Method, Method] = ("probe", "prototypes")  # of "mixed"
 FINER = 2  # the scale that is tried where none is given
 DECIDING = ("method", "unlabelled", "scale", "views", "refine", "size")  # options
-VERSION = "3"  # of the fit; another one makes masks again
+VERSION = "4"  # of the fit; another one makes masks again
 
 
 def key_of(backbone: Backbone, examples: Examples, config: SegmentConfig) -> str:
@@ -148,25 +150,45 @@ class Trial:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - a trial lives as long as one fit
     def _fit(self, method: Method, scale: int, held_out: tuple[int, ...]) -> PatchClassifier:
-        data = self._patch_set(scale)
-        data = data.without(held_out) if held_out else data
+        data = self._data(scale, held_out)
         if method == "mixed":
             probe, prototypes = (self._fit(one, scale, held_out) for one in PARTS)
             return mix(probe, prototypes, data)
         return fit_classifier(method, data)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - a trial lives as long as one fit
+    def _data(self, scale: int, held_out: tuple[int, ...]) -> PatchSet:
+        """Give the labelled patches of all items but some; strokes are filled first."""
+        if not self._sparse:
+            data = self._patch_set(scale)
+            return data.without(held_out) if held_out else data
+        kept = [item for n, item in enumerate(self.items) if n not in held_out]
+        counts = Counter(item.index for item in kept)
+        readers = {
+            item.index: self.examples.read if counts[item.index] == 2 else self._reader(item)
+            for item in kept
+        }
+        return collect_filled(self._features(scale), list(readers.items()), self.classes)
+
+    def _reader(self, item: Item) -> MaskReader:
+        return mask_reader(self.examples, item)
+
+    @functools.cached_property
+    def _sparse(self) -> bool:
+        return any(is_sparse(self.examples.read(index)) for index in range(len(self.examples)))
 
     def _count(self, classify: PatchClassifier, candidate: Candidate, item: Item) -> Floats:
         features = self._features(candidate.scale)
         maps = map_classes(classify, features.patches([item.index])[0], features.grid)
         if candidate.refine:
             maps = sharpen(maps, self._image(item.index))
-        truth = resize_evaluated(mask_reader(self.examples, item)(item.index))
+        truth = resize_evaluated(self._reader(item)(item.index))
         predicted = enlarge(maps, (truth.shape[0], truth.shape[1]))
         return count_pixels(predicted, truth, self.classes)
 
     def _patch_set(self, scale: int) -> PatchSet:
         if scale not in self._patches:
-            items = [(item.index, mask_reader(self.examples, item)) for item in self.items]
+            items = [(item.index, self._reader(item)) for item in self.items]
             self._patches[scale] = collect(self._features(scale), items, self.classes)
         return self._patches[scale]
 
