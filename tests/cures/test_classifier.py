@@ -32,7 +32,10 @@ def test_predictions_are_those_of_the_network(pool):
 def test_the_report_tells_how_often_the_head_predicts_the_same(photos, tiny):
     classifier = cv.load(tiny_network(num_classes=5))
     config = dataclasses.replace(CONFIG, head_agreement=0.0)
-    report = cv.cure(classifier, photos, config=config).report
+    notes = []
+    watch = lambda stage, done, total, note="": notes.append(note)  # noqa: E731
+    report = cv.cure(classifier, photos, config=config, progress=watch).report
+    assert any("classifier on top" in note for note in notes)
     first, *_ = report.epochs
     assert first.agreement == 1.0 and 0 <= report.agreement <= 1
     assert "same class" in str(report)

@@ -15,6 +15,7 @@ from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.neurons import NeuronBackbone
 from clearvit.backbones.sources.runtime import RuntimeBackbone
 from clearvit.backbones.vit import VitBackbone
+from clearvit.cures.classifier import has_head
 from clearvit.cures.config import CureConfig
 from clearvit.cures.distill import RUN, distill, make_student
 from clearvit.cures.fine_head import add_fine_head, check_curable, wants_fine_head
@@ -51,6 +52,10 @@ OF_TARGETS = (
 )
 WITHOUT_EFFECT = (
     *("target_cache_gb", "targets_dir", "overwrite", "grad_checkpointing", "keep_anyway"),
+)
+HEAD_NOTE = (
+    "the classifier on top is not trained along and may lose a point or two of top-1; where it"
+    " counts, measure it, or use method 'denoise'."
 )
 
 Source = str | Path | Iterable[object]
@@ -272,6 +277,8 @@ def _announce(
     )
     for doubt in doubts(len(sources), teacher.sizes, teacher.preprocessing.size, config.views):
         progress("cure", 0, 0, f"note: {doubt}")
+    if has_head(student) and config.layer is None:
+        progress("cure", 0, 0, f"note: {HEAD_NOTE}")
     what = f"{len(sources)} images x {config.views} views, {config.registers} registers"
     progress("cure", 0, 0, f"{what}; {expected}")
 
