@@ -86,12 +86,13 @@ def check_replaceable(path: Path) -> None:
     try:
         if not os.path.lexists(path):
             if path.parent.exists() and not path.parent.is_dir():
-                raise StoreError(f"'{path.parent}' is no directory. Choose another --out.")
+                raise NotADirectoryError(errno.ENOTDIR, f"'{path.parent}' is no directory")
             return
         if path.is_file() and _is_ours(path):
             return
     except OSError as error:
-        raise StoreError(f"'{path}' cannot be written: {why_not_written(error)}.") from error
+        reason = why_not_written(error)
+        raise StoreError(f"'{path}' cannot be written: {reason}. Choose another --out.") from error
     raise StoreError(
         f"'{path}' is there already and was not written by clearvit. Choose another path, or"
         " --overwrite where the command has it."

@@ -264,7 +264,7 @@ def test_memory_is_measured_without_code_of_the_working_directory(saved, tmp_pat
 
 
 def test_timm_never_unpickles_a_local_directory(tmp_path):
-    """The lower bound of timm in pyproject.toml is the first release where this holds."""
+    """Since timm 1.0.26; the lower bound in pyproject.toml is above it."""
     assert tuple(int(part) for part in timm.__version__.split(".")[:3]) >= (1, 0, 26)
 
     class Evil:

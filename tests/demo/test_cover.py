@@ -4,7 +4,7 @@ import pytest
 
 from clearvit.demo.cover import Findings, failures, numbers
 from clearvit.demo.photos import prepare_photos
-from clearvit.demo.stroke_examples import MIDDLE, PERSON, write_example
+from clearvit.demo.stroke_examples import MIDDLE, PERSON, write_examples
 from clearvit.segmentation import read_examples
 
 
@@ -48,5 +48,7 @@ def test_the_strokes_are_examples_for_the_photos(tmp_path):
     assert {-1, 0, 1} == set(mask.flatten().tolist())
     names = {path.stem for path in photos.segment.iterdir()}
     assert "grace_hopper" in names and "astronaut" not in names
-    again = write_example(photos.segment / "chelsea.png", tmp_path / "photos/x.json", MIDDLE)
-    assert read_examples(again).read(0).max() == 1 and PERSON.inside
+    assert len(examples) == 3 and PERSON.inside
+    again = tmp_path / "photos" / "x.json"
+    write_examples({photos.segment / "chelsea.png": MIDDLE}, again)
+    assert read_examples(again).read(0).max() == 1

@@ -58,9 +58,8 @@ def browser():
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip("no chromium on this machine; on Debian: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
         # a container's root has no sandbox; the pages are our own
         alone = ["--no-sandbox"] if os.getuid() == 0 else []
         window = playwright.chromium.launch(executable_path=path, args=alone)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 
-from clearvit.demo.stroke_examples import MIDDLE, PERSON, Strokes, write_example
+from clearvit.demo.stroke_examples import ABSENT, MIDDLE, PERSON, Strokes, write_examples
 from clearvit.errors import ImageError
 from clearvit.files import written_whole
 from clearvit.images import find_images, read_image
@@ -27,7 +27,7 @@ PACKAGED = {
     "sklearn": ("datasets/images/flower.jpg", "datasets/images/china.jpg"),
 }
 HELD = ("chelsea", "china", "flower")  # of these; nothing is learned from them
-EXAMPLE = "astronaut"  # of these; the strokes are drawn on it
+EXAMPLES = {"astronaut": PERSON, "coffee": ABSENT, "motorcycle_left": ABSENT}  # strokes on them
 LEAST, MOST = 0.55, 0.85  # sides of a part, as shares of the photo's
 LARGEST = 1024  # pixels of the longer side of a copy
 
@@ -39,7 +39,7 @@ class Folders(NamedTuple):
     learn: Path  # to cure on
     held: Path  # kept out of it
     query: Path  # a part of a photo that was kept out, mirrored
-    strokes: Path  # a few strokes on one photo
+    strokes: Path  # a few strokes on some photos
     segment: Path  # photos to segment by them
 
 
@@ -70,21 +70,23 @@ def prepare_photos(out: Path, images: Path | None, *, parts: int, most: int = 48
     mirrored = _part(_small(kept[0]), (0.5, 0.5, 0.5)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     _keep(mirrored, folders.query)
     if images is None:
-        drawn = next((photo for photo in photos if photo.stem == EXAMPLE), photos[0])
+        _draw([photo for photo in photos if photo.stem in EXAMPLES] or photos[:1], folders.strokes)
         for photo in photos:
-            if photo != drawn:
+            if photo.stem not in EXAMPLES:
                 _keep(_small(photo), folders.segment / f"{photo.stem}.png")
     else:
-        drawn = kept[0]
-    _example(drawn, folders.strokes, PERSON if drawn.stem == EXAMPLE else MIDDLE)
+        _draw(kept[:1], folders.strokes)
     return folders
 
 
-def _example(photo: Path, out: Path, strokes: Strokes) -> None:
-    """Copy a photo and draw strokes on it."""
-    copy = out.parent / f"{photo.stem}.png"
-    _keep(_small(photo), copy)
-    write_example(copy, out, strokes)
+def _draw(photos: Sequence[Path], out: Path) -> None:
+    """Copy photos and draw strokes on them."""
+    drawn: dict[Path, Strokes] = {}
+    for photo in photos:
+        copy = out.parent / f"{photo.stem}.png"
+        _keep(_small(photo), copy)
+        drawn[copy] = EXAMPLES.get(photo.stem, MIDDLE)
+    write_examples(drawn, out)
 
 
 def packaged_photos() -> list[Path]:

@@ -97,7 +97,7 @@ def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
             folders["boxes"] / "boxes.html",
         ),
         Step(
-            "A few strokes on one photo: which pixels of the others are the same thing?",
+            "A few strokes on some photos: which pixels of the others are the same thing?",
             (
                 *("segment", cured, str(photos.segment), *size),
                 *("--examples", str(photos.strokes), *to("masks")),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -43,10 +43,24 @@ MIDDLE = Strokes(  # on any photo, of which nothing is known
 )
 
 
-def write_example(image: Path, out: Path, strokes: Strokes) -> Path:
-    """Write strokes on an image that lies beside the file, unless they are there already."""
+ABSENT = Strokes(  # on photos that show none
+    "person",
+    (),
+    (((0.1, 0.15), (0.9, 0.85)), ((0.1, 0.85), (0.5, 0.5), (0.9, 0.15)), ((0.3, 0.3), (0.7, 0.3))),
+)
+
+
+def write_examples(drawn: Mapping[Path, Strokes], out: Path) -> Path:
+    """Write strokes on images that lie beside the file, unless they are there already."""
     if out.exists():
         return out
+    names = {strokes.name for strokes in drawn.values()}
+    examples = [_example(image, strokes) for image, strokes in drawn.items()]
+    write_strokes(out, ["background", *sorted(names)], examples)
+    return out
+
+
+def _example(image: Path, strokes: Strokes) -> dict[str, Any]:
     with Image.open(image) as opened:
         width, height = opened.size
     radius = max(2, round(min(width, height) / 60))
@@ -56,6 +70,4 @@ def write_example(image: Path, out: Path, strokes: Strokes) -> Path:
         {"class": name, "points": [[x * width, y * height] for x, y in line], "radius": radius}
         for name, line in lines
     ]
-    example = {"image": image.name, "width": width, "height": height, "strokes": drawn}
-    write_strokes(out, ["background", strokes.name], [example])
-    return out
+    return {"image": image.name, "width": width, "height": height, "strokes": drawn}

@@ -144,7 +144,7 @@ def save_figure(figure: Figure, path: str | Path, *, overwrite: bool = False) ->
     target = Path(path)
     with replace_file(target, overwrite=overwrite) as temporary, warnings.catch_warnings():
         # File names in titles may use letters the font lacks; a box in their place will do.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(temporary, format="png", metadata={"Software": MADE_BY})
     return target
 

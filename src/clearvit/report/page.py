@@ -149,7 +149,7 @@ def render_png(figure: Figure) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
         # Names of models and files may use letters the font lacks; a box in their place will do.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
     return file.getvalue()
 

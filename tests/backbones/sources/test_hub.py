@@ -2,7 +2,7 @@ import http.server
 import threading
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download
 
 from clearvit.backbones.load import load
 from clearvit.backbones.sources import hub
@@ -13,9 +13,9 @@ ADDRESS = "/{repo_id}/resolve/{revision}/{filename}"
 
 
 def use_hub(monkeypatch, port):
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"http://127.0.0.1:{port}{ADDRESS}"
-    )
+    address = f"http://127.0.0.1:{port}{ADDRESS}"
+    for module in (constants, file_download):  # releases before 0.31 copy the name
+        monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", address, raising=False)
 
 
 def test_an_address_nobody_answers_is_unreachable(monkeypatch):

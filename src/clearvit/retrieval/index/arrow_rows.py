@@ -17,6 +17,8 @@ from clearvit.retrieval.image_features import OLDER, FeatureSpec, ImageFeatures
 KEY = b"clearvit"
 FILTERS = ("name", "path", "folder", "label", "bytes", "mtime", "width", "height")
 
+NUMPY = {"int8": np.int8, "halffloat": np.float16, "float": np.float32}  # of names of Arrow
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -74,7 +76,7 @@ def to_arrow(entries: Sequence[Entry], features: ImageFeatures, spec: FeatureSpe
     schema = table_schema(spec)
 
     def lists(name: str, tensor: Tensor) -> Any:
-        kind = schema.field(name).type.value_type.to_pandas_dtype()
+        kind = NUMPY[str(schema.field(name).type.value_type)]
         values: NDArray[Any] = tensor.flatten(1).numpy().astype(kind)
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
 
