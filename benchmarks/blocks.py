@@ -16,6 +16,7 @@ import numpy as np
 from cells import percent_interval
 from clearvit.stats import bootstrap
 from evidence import HERE, read_result
+from pages import facets
 from pages.segment import by_draw
 from tables import numbers, tables_below
 
@@ -208,10 +209,31 @@ def corloc() -> str:
     return "\n".join(lines)
 
 
+# --- docs/search.md -------------------------------------------------------------------------------
+
+
+def chosen_features() -> str:
+    """What an index chooses without labels, on sets that the rule was made with and on others."""
+    head = "| sets | model | MAP@R, descriptors | Δ auto | P@1, descriptors | Δ auto |"
+    lines = [head, "|---|---|---|---|---|---|"]
+    for page in ("facets_held_out", "facets"):
+        for key, content in read_result(page).items():
+            model, name = key.split(" ")
+            rows = content["rows"]
+            shown = f"{name}{', held out' if page == 'facets_held_out' else ''}"
+            cells = [shown, facets.TITLES.get(model, model)]
+            for metric in ("MAP@R", "P@1"):
+                cells.append(f"{rows['descriptors'][metric]['value']['mean']:.1f}")
+                cells.append(facets.difference(rows["auto"][metric]))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"five numbers": five_numbers, "results": readme_table},
     "docs/evaluate.md": {"worth": worth},
     "docs/discover.md": {"corloc": corloc},
+    "docs/search.md": {"chosen features": chosen_features},
 }
 
 

@@ -1,5 +1,8 @@
 """Images in a bucket: the same calls, a local server that speaks S3."""
 
+import http.server
+import threading
+
 import pytest
 
 import clearvit as cv
@@ -122,3 +125,35 @@ def test_an_index_of_a_bucket_draws_only_what_lies_in_a_store_the_user_named(
         index.search(photos / name, k=1)[0].explain(tmp_path / "why.png")
     index.search(f"{url}/all/{name}", k=1)[0].explain(tmp_path / "why.png")
     assert (tmp_path / "why.png").stat().st_size > 1000
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """A store that lets nobody in."""
+
+    def do_GET(self):
+        body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_PUT = do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_bucket_without_rights_is_one_sentence_and_not_called_empty(bucket, monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        for path in ("all", "all/*.jpg", "a.tar"):
+            with pytest.raises(ImageError, match="no permission") as caught:
+                find_images(f"s3://secret/{path}")
+            assert str(caught.value).count("cannot be read") <= 1
+        with pytest.raises(StoreError, match=r"refuses access; check the keys") as refused:
+            cv.Index.open("s3://secret/index")
+        assert len(str(refused.value)) < 200
+        server.shutdown()

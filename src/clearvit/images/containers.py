@@ -128,7 +128,8 @@ def _inside(name: str, file: str, is_image: Callable[[str], bool], *, only: bool
     except Exception as error:  # of any format; a bad shard must not end the work on others
         if only:
             said = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ImageError(f"{file!r} cannot be read: {said}") from error
+            begin = f"{file!r} cannot be read: "
+            raise ImageError(begin + said.removeprefix(begin)) from error
         return {f"{name}/{REST}": place + REST}
     found = {f"{name}/{member}": place + member for member in members if is_image(member)}
     return {**found, f"{name}/{REST}": place + REST} if reason else found

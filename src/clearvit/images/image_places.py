@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from clearvit.errors import ClearvitError, ImageError
-from clearvit.images.remote import is_url, open_file, stat_url
+from clearvit.images.remote import is_denied, is_url, open_file, stat_url
 from clearvit.images.tables import TABLES, read_row
 
 BETWEEN = "::"  # a container and what is in it
@@ -183,6 +183,6 @@ def _reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, FileNotFoundError):
         return "no such file"
-    if isinstance(error, PermissionError):
+    if is_denied(error):
         return "no permission"
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -17,6 +17,8 @@ BY_ARROW = ("s3", "gs", "gcs")
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 TAGS = ("ETag", "etag", "md5Hash", "content_hash")
 
+DENIED = re.compile(r"access.?denied|forbidden|status: 403|\b403\b", re.IGNORECASE)
+
 _known: dict[str, tuple[int, int, str]] = {}  # of files that a listing told about
 
 
@@ -74,13 +76,33 @@ def _arrow_system(scheme: str, endpoint: str) -> Any:
     return ArrowFSWrapper(fs.S3FileSystem(**given))
 
 
+def is_denied(error: BaseException) -> bool:
+    """Tell whether a store refused: not every driver raises PermissionError for that."""
+    return isinstance(error, PermissionError) or bool(DENIED.search(str(error)))
+
+
+def check_listing(system: Any, path: str, url: str) -> None:
+    """Say why nothing was found: a walk is silent about folders that may not be listed.
+
+    Raises:
+        PermissionError: The store refused.
+        FileNotFoundError: There is nothing.
+    """
+    try:
+        system.ls(re.split(r"[*[]", path)[0].rpartition("/")[0] or path)
+    except Exception as error:
+        if is_denied(error):
+            raise PermissionError(url) from error
+    raise FileNotFoundError(url)
+
+
 def find_files(url: str) -> dict[str, str]:
     """List all files below a URL, path below it -> URL; a file is itself, under its own name."""
     system, inside = file_system(url)
     root = inside.rstrip("/")
     found: dict[str, Any] = system.find(root, detail=True)
     if not found:
-        raise FileNotFoundError(url)
+        check_listing(system, root, url)
     listed = {}
     for path, info in sorted(found.items()):
         name = path[len(root) :].lstrip("/") if path != root else path.rsplit("/", 1)[-1]
@@ -102,7 +124,7 @@ def match_files(url: str) -> dict[str, str]:
             listed[full.partition("://")[2].partition("/")[2]] = full
             _known[full] = _facts(info)
     if not listed:
-        raise FileNotFoundError(url)
+        check_listing(system, inside, url)
     return listed
 
 

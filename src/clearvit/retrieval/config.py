@@ -186,8 +186,8 @@ class IndexConfig(Options):
     )
     patch_weights: PatchWeights = option(
         "auto",
-        "How much each patch counts in re-ranking; 'auto' is the attention of the class token in a"
-        " ViT that has one, else uniform.",
+        "How much each patch counts in re-ranking; 'auto' chooses between the attention of the"
+        " class token, where there is one, and uniform weights, on a sample of the images.",
         panel="Features",
     )
     batch: int = batch_option(16, "Input")

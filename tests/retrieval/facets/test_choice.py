@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clearvit.retrieval.facets.choice import choose, judge
+from clearvit.retrieval.facets.choice import _patch_similarities, choose, judge
 from clearvit.retrieval.facets.crops import CroppedSample
 from clearvit.retrieval.facets.facet import Facet
 from clearvit.retrieval.image_features import RawFeatures
@@ -79,3 +79,40 @@ def test_without_evidence_the_descriptor_stays_as_it_is():
 def test_of_two_equal_facets_the_later_one_is_taken():
     made = made_sample(noise=6.0, patch_noise=0.1)
     assert choose(made, whiten="no", facets=FACETS, weigh=True).facet == Facet("value", 2)
+
+
+def test_where_the_weights_sit_on_noise_patches_count_alike():
+    made = made_sample(noise=6.0, patch_noise=0.1)
+
+    def spoiled(raw, seed):
+        """Give nearly all weight to one patch, which every view changes."""
+        generator = torch.Generator().manual_seed(seed)
+        patches = {f: p.clone() for f, p in raw.patches.items()}
+        for one in patches.values():
+            one[:, 0] = torch.randn(len(one), 16, generator=generator)
+        weights = torch.full_like(raw.weights, 0.01)
+        weights[:, 0] = 0.92
+        return RawFeatures(raw.descriptors, patches, weights)
+
+    views = [spoiled(one, i) for i, one in enumerate((made.images, *made.crops))]
+    sample = CroppedSample(views[0], tuple(views[1:]))
+    chosen = choose(sample, whiten="no", facets=FACETS, weigh=True, uniform=True)
+    assert chosen.uniform and chosen.weight > 0 and "all patches alike" in chosen.note
+    assert not choose(sample, whiten="no", facets=FACETS, weigh=True).uniform
+
+
+def test_patches_alike_are_compared_by_the_plain_formula():
+    made = made_sample(noise=1.0, patch_noise=1.0, images=100)
+    weights = torch.rand(100, 9, generator=torch.Generator().manual_seed(1)) + 0.1
+    weights /= weights.sum(1, keepdim=True)
+    images = RawFeatures(made.images.descriptors, made.images.patches, weights)
+    facet = Facet("value", 2)
+    weighted, alike = _patch_similarities(
+        CroppedSample(images, made.crops), facet, None, uniform=True
+    )
+    units = F.normalize(images.patches[facet], dim=-1)
+    cosines = units[3] @ units[7].T
+    best, back = cosines.amax(1), cosines.amax(0)
+    assert alike[0][3, 7] == pytest.approx(float((best.mean() + back.mean()) / 2), abs=1e-6)
+    mean = float((best @ weights[3] + back @ weights[7]) / 2)
+    assert weighted[0][3, 7] == pytest.approx(mean, abs=1e-6)

@@ -76,6 +76,33 @@ def test_few_images_stay_plain_and_say_so_until_the_collection_has_grown(
     assert not again.refresh(photos).refitted and again.spec == other.spec
 
 
+def test_an_index_whose_weights_were_chosen_is_continued_and_asked(
+    early, tiny, photos, tmp_path, monkeypatch
+):
+    chosen = planning.choose
+    monkeypatch.setattr(planning, "choose", lambda *a, **k: replace(chosen(*a, **k), uniform=True))
+    index = Index.build(tiny, photos, out=tmp_path / "index", channels=6)
+    assert index.spec.patch_weights == "uniform" and "patch_weights=auto" in index.spec.asked
+    features = index.store.fetch(index.names).features
+    assert torch.allclose(features.weights, torch.tensor(1 / 16), atol=1e-4)
+    again = Index.build(tiny, photos, out=tmp_path / "index", channels=6)
+    assert again.changes.unchanged == 14
+    with pytest.raises(StoreError, match="patch_weights=attention"):
+        Index.build(tiny, photos, out=tmp_path / "index", channels=6, patch_weights="attention")
+
+
+def test_an_index_from_before_weights_were_chosen_is_continued(early, tiny, photos, tmp_path):
+    Index.build(tiny, photos, out=tmp_path / "index", channels=6, facet="value:1")
+    store = Index.open(tmp_path / "index", tiny).store
+    older = replace(
+        store.spec, asked=store.spec.asked.rpartition(", ")[0], patch_weights="attention"
+    )
+    store.spec = older
+    store.check_spec(replace(older, asked=f"{older.asked}, patch_weights=auto"))
+    with pytest.raises(StoreError, match="patch_weights: attention before, now uniform"):
+        store.check_spec(replace(older, patch_weights="uniform"))
+
+
 def test_another_facet_cannot_continue_an_index(early, tiny, photos, tmp_path):
     Index.build(tiny, photos, out=tmp_path / "index", facet="value:1", channels=6)
     with pytest.raises(StoreError, match="facet=key:1"):

@@ -23,6 +23,9 @@ COLORS = (ORANGE, SKY, AMBER, GREEN, PURPLE, BLUE)
 LARGEST, SMALLEST = 900, 320  # pixels of the longer side of an image
 DIMMED = 0.3  # brightness of what has no counterpart
 TINT = 0.45  # strength of the color of a part
+ROW = 0.058  # height of a row of the table over the width of the table
+LOWEST = 0.64  # height of the table over its width, at least: room for all rows
+TITLED = 26  # letters of a name above an image
 HEADER = ("part", "query", "hit", "matches", "cosine", "adds")
 Row = tuple[str, float | None, float | None, int | None, float | None, float]
 
@@ -40,7 +43,10 @@ def draw_explanation(hit: Hit, explanation: Explanation | None = None) -> Figure
     parts = explanation.parts
     assert parts is not None
     maps = (parts.query_parts, parts.hit_parts), (parts.query_matched, parts.hit_matched)
-    names = f"query: {short_name(hit.query.name)}", f"hit: {short_name(hit.name)}"
+    names = [
+        f"{role}: {short_name(name, most=TITLED)}"
+        for role, name in (("query", hit.query.name), ("hit", hit.name))
+    ]
     panels = [
         Panel(
             name,
@@ -49,11 +55,12 @@ def draw_explanation(hit: Hit, explanation: Explanation | None = None) -> Figure
         )
         for name, image, labels, matched in zip(names, images, *maps, strict=True)
     ]
-    panels.append(Panel(_table_title(explanation), aspect=panels[0].shape))
+    aspect = max(panels[0].shape, LOWEST)  # the images may be far wider than high
+    panels.append(Panel(_table_title(explanation), aspect=aspect))
     figure = draw_panels([panels], _title(hit, explanation), _caption(explanation))
     left, right, table = figure.axes
     _draw_lines(figure, left, right, explanation)
-    _draw_table(table, explanation)
+    _draw_table(table, explanation, ROW / aspect)
     return figure
 
 
@@ -92,10 +99,11 @@ def tint_parts(image: Array, parts: Array, matched: Array) -> Array:
     return drawn
 
 
-def short_name(name: str) -> str:
-    """Give the last part of a name, cut in the middle if it is long."""
+def short_name(name: str, most: int = 40) -> str:
+    """Give the last part of a name, cut in the middle if it has more than so many letters."""
     last = PurePosixPath(name.replace("\\", "/")).name or name
-    return last if len(last) <= 40 else f"{last[:18]}…{last[-20:]}"
+    half = most // 2
+    return last if len(last) <= most else f"{last[: half - 1]}…{last[-half:]}"
 
 
 def _sized(image: Image.Image) -> Array:
@@ -143,12 +151,13 @@ def _draw_lines(figure: Figure, left: Axes, right: Axes, explanation: Explanatio
             axes.add_patch(Circle(center, 0.012, facecolor=color, edgecolor="white", zorder=5))
 
 
-def _draw_table(axes: Axes, explanation: Explanation) -> None:
+def _draw_table(axes: Axes, explanation: Explanation, step: float) -> None:
+    """Write the contributions, each in a row that is `step` of the height of the axes."""
     rows = contribution_rows(explanation)
     total = sum(row[-1] for row in rows)
     name = "sum = score" if explanation.weight else "sum = patch similarity"
     lines = [HEADER, *(_shown(row) for row in rows), (name, "", "", "", "", f"{total:.4f}")]
-    step, columns = 0.068, (0.06, 0.36, 0.5, 0.67, 0.84, 1.0)
+    columns = (0.06, 0.34, 0.45, 0.67, 0.84, 1.0)
     for number, line in enumerate(lines):
         style = "bold" if number in (0, len(lines) - 1) else "normal"
         height = 1 - step * (number + 0.5)

@@ -10,7 +10,7 @@ candidates, as a difference to plain descriptors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ NEAREST = 5
 FOUND = 0.25  # what finding the image counts, beside 1 for keeping the neighbors
 DESCRIPTORS = ((64, 0.25), (64, 0.5), (128, 0.5))  # channels and power of the whitenings tried
 RATIOS = (0.5, 1.0, 2.0, 8.0)  # spread of weight x patch similarity over that of the cosines
-PATCH_GAIN = 0.03  # that re-ranking must be worth at least, at the lower end of the interval
+PATCH_GAIN = 0.01  # that re-ranking must be worth at least, at the lower end of the interval
 LATE = 0.05  # that an inner block must be better than the last one, which knows more of classes
 POWER = 1.0  # of the whitening of patches
 
@@ -42,6 +42,7 @@ class Choice:
     facet: Facet
     weight: float  # of the patch similarity by Chamfer; 0: ranked by descriptors
     note: str
+    uniform: bool = False  # every patch counts alike, whatever the weights of the sample are
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def choose(
     whiten: str,
     facets: Mapping[Facet, int],
     weigh: bool,
+    uniform: bool = False,
 ) -> Choice:
     """Choose for a collection by a sample of it.
 
@@ -99,16 +101,22 @@ def choose(
         whiten: Of descriptors, "auto", "yes" or "no".
         facets: The facets to choose from, and how many channels each keeps; 0 keeps it plain.
         weigh: Whether to choose a weight of the patch similarity; else it is 0.
+        uniform: Whether to also try patches that count alike, beside the weights of the sample.
     """
     plain = judge("the plain descriptor", _cosines(sample, None))
     base, whitening, notes = plain, None, []
     if whiten != "no":
         base, whitening, note = _choose_descriptor(sample, plain, must=whiten == "yes")
         notes.append(note)
-    judged = [_judge_facet(sample, base, facet, keep) for facet, keep in facets.items()]
+    judged = [
+        one
+        for facet, keep in facets.items()
+        for one in _judge_facet(sample, base, facet, keep, uniform=uniform)
+    ]
     best = max(judged, key=lambda one: float(one.alone.value.mean()) - one.handicap)
+    plainly = Choice(whitening, best.whitening, best.facet, 0.0, "", best.uniform)
     if not weigh:
-        return Choice(whitening, best.whitening, best.facet, 0.0, " ".join(notes))
+        return replace(plainly, note=" ".join(notes))
     options = [(one, weight, mixed) for one in judged for weight, mixed in one.mixed]
     gains = [mixed.gain(base) for _, _, mixed in options]
     top = max(range(len(options)), key=lambda i: gains[i].low - options[i][0].handicap)
@@ -118,17 +126,19 @@ def choose(
             f"Images are ranked by descriptors: patches ({one.facet}) change the stability by"
             f" {_points(gains[top])}."
         )
-        return Choice(whitening, best.whitening, best.facet, 0.0, " ".join(notes))
+        return replace(plainly, note=" ".join(notes))
+    alike = ", all patches alike" if one.uniform else ""
     notes.append(
-        f"The nearest are re-ranked by their patches ({one.facet}, Chamfer, weight {weight:.3g}),"
-        f" which changes the stability by {_points(gains[top])}."
+        f"The nearest are re-ranked by their patches ({one.facet}, Chamfer, weight {weight:.3g}"
+        f"{alike}), which changes the stability by {_points(gains[top])}."
     )
-    return Choice(whitening, one.whitening, one.facet, weight, " ".join(notes))
+    return Choice(whitening, one.whitening, one.facet, weight, " ".join(notes), one.uniform)
 
 
 @dataclass(frozen=True)
 class _JudgedFacet:
     facet: Facet
+    uniform: bool  # whether patches count alike
     whitening: Whitening | None
     alone: Candidate
     mixed: list[tuple[float, Candidate]]  # weight, and descriptors with so much patch similarity
@@ -164,22 +174,26 @@ def _cautious(gain: Interval) -> float:
 
 
 def _judge_facet(
-    sample: CroppedSample, base: Candidate, facet: Facet, channels: int
-) -> _JudgedFacet:
+    sample: CroppedSample, base: Candidate, facet: Facet, channels: int, *, uniform: bool
+) -> list[_JudgedFacet]:
+    """Judge a facet with the weights of the sample and, if asked for, with patches alike."""
     patches = sample.images.patches[facet]
     fitted = Whitening.fit(patches, channels=channels, power=POWER) if channels else None
-    close = _patch_similarities(sample, facet, fitted)
-    # Crops take no part in the scale: they are nearer to their image than two images ever are.
-    near, apart = (_without_own(s[0]).std() for s in (base.similarities, close))
-    weights = [float(r * near / apart.clamp(min=1e-9)) for r in RATIOS]
-    mixed = [
-        (w, judge("", tuple(a + w * b for a, b in zip(base.similarities, close, strict=True))))
-        for w in weights
-    ]
     inner = facet.block is not None and facet.block < max(
         f.block or 0 for f in sample.images.patches
     )
-    return _JudgedFacet(facet, fitted, judge("", close), mixed, LATE if inner else 0.0)
+    handicap = LATE if inner else 0.0
+    found = []
+    for number, close in enumerate(_patch_similarities(sample, facet, fitted, uniform=uniform)):
+        # Crops take no part in the scale: they are nearer to their image than two images ever are.
+        near, apart = (_without_own(s[0]).std() for s in (base.similarities, close))
+        weights = [float(r * near / apart.clamp(min=1e-9)) for r in RATIOS]
+        mixed = [
+            (w, judge("", tuple(a + w * b for a, b in zip(base.similarities, close, strict=True))))
+            for w in weights
+        ]
+        found.append(_JudgedFacet(facet, number == 1, fitted, judge("", close), mixed, handicap))
+    return found
 
 
 def _without_own(similarity: Tensor) -> Tensor:
@@ -198,8 +212,10 @@ def _cosines(sample: CroppedSample, whitening: Whitening | None) -> Similarities
 
 
 def _patch_similarities(
-    sample: CroppedSample, facet: Facet, whitening: Whitening | None
-) -> Similarities:
+    sample: CroppedSample, facet: Facet, whitening: Whitening | None, *, uniform: bool
+) -> list[Similarities]:
+    """Compare all patches once: by the weights of the sample and, if asked for, alike."""
+
     def prepare(patches: Tensor) -> Tensor:
         return F.normalize(patches if whitening is None else whitening(patches), dim=-1)
 
@@ -207,18 +223,27 @@ def _patch_similarities(
     queries = len(sample.crops[0].descriptors)
     parts = [(gallery[:queries], weights[:queries])]
     parts += [(prepare(crop.patches[facet]), crop.weights) for crop in sample.crops]
-    return tuple(
-        torch.stack([_chamfer(one, u, gallery, weights) for one, u in zip(*part, strict=True)])
+    compared = [
+        torch.stack(
+            [_chamfer(one, u, gallery, weights, uniform) for one, u in zip(*part, strict=True)], 1
+        )
         for part in parts
-    )
+    ]
+    return [tuple(part[kind] for part in compared) for kind in range(1 + uniform)]
 
 
-def _chamfer(one: Tensor, u: Tensor, gallery: Tensor, weights: Tensor) -> Tensor:
-    """Compare one image with G others; as `matching.chamfer`, where every weight is above 0."""
+def _chamfer(one: Tensor, u: Tensor, gallery: Tensor, weights: Tensor, uniform: bool) -> Tensor:
+    """Compare one image with G others, (1, G), or (2, G) with patches alike in the second row.
+
+    As `matching.chamfer`, but faster where every weight is above 0.
+    """
     cosines = one @ gallery.transpose(1, 2)  # (G, R, R)
+    ours, theirs = cosines.amax(2), cosines.amax(1)
+    found = (ours @ u + (theirs * weights).sum(1)) / 2
     if bool((u <= 0).any() or (weights <= 0).any()):
-        return chamfer(cosines, u.expand(len(gallery), -1), weights)
-    return (cosines.amax(2) @ u + (cosines.amax(1) * weights).sum(1)) / 2
+        found = chamfer(cosines, u.expand(len(gallery), -1), weights)
+    alike = (ours.mean(1) + theirs.mean(1)) / 2
+    return torch.stack([found, alike] if uniform else [found])
 
 
 def _points(gain: Interval) -> str:

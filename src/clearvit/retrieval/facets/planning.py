@@ -16,7 +16,8 @@ from clearvit.retrieval.facets.crops import extract_sample
 from clearvit.retrieval.facets.facet import Facet, facet_width, parse_facet, short_list
 from clearvit.retrieval.image_features import FeatureSpec, facet_of, make_spec
 
-ASKED = ("facet", "channels", "patch_format", "whiten")  # options that a spec remembers
+# Options that a spec remembers; the last one was added later, so older specs end before it.
+ASKED = ("facet", "channels", "patch_format", "whiten", "patch_weights")
 FEWEST = 100  # images from which something is fitted
 SAMPLE, QUERIES = 400, 200  # images that are looked at, and how many of them are cropped
 GROWN = 2.0  # times as many images as before: fitted anew, as long as there were fewer than SAMPLE
@@ -78,6 +79,7 @@ def fit_spec(
         whiten="no" if plain.descriptor in ("joint", "embedding") else config.whiten,
         facets={one: min(config.channels, facet_width(backbone, one)) for one in facets},
         weigh=config.facet == "auto",
+        uniform=config.patch_weights == "auto" and plain.patch_weights != "uniform",
     )
     named = {"descriptor": found.descriptor, "patches": found.patches}
     whitenings = {name: one for name, one in named.items() if one is not None}
@@ -85,6 +87,7 @@ def fit_spec(
     return replace(
         fitted,
         facet=str(found.facet),
+        patch_weights="uniform" if found.uniform else plain.patch_weights,
         channels=plain.channels if found.descriptor is None else found.descriptor.matrix.shape[1],
         width=plain.width if found.patches is None else found.patches.matrix.shape[1],
         patch_format=config.patch_format if found.patches is not None else "float16",

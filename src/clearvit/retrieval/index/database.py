@@ -7,6 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from clearvit.errors import StoreError, missing_extra
+from clearvit.images.remote import is_denied
+
+LONGEST = 300  # letters of what the database says
 
 
 def connect(location: str, storage: Mapping[str, str] | None) -> Any:
@@ -27,7 +30,7 @@ def connect(location: str, storage: Mapping[str, str] | None) -> Any:
             location, storage_options=options, read_consistency_interval=timedelta(0)
         )
     except (ValueError, RuntimeError, OSError) as error:
-        raise StoreError(f"cannot open '{location}': {error}") from error
+        raise StoreError(f"cannot open '{location}': {_reason(error)}") from error
 
 
 def open_table(database: Any, name: str, location: str) -> Any:
@@ -37,6 +40,13 @@ def open_table(database: Any, name: str, location: str) -> Any:
     except (ValueError, FileNotFoundError) as error:
         if "not found" in str(error):
             return None
-        raise StoreError(f"cannot read the index '{location}': {error}") from error
+        raise StoreError(f"cannot read the index '{location}': {_reason(error)}") from error
     except (RuntimeError, OSError) as error:
-        raise StoreError(f"cannot read the index '{location}': {error}") from error
+        raise StoreError(f"cannot read the index '{location}': {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line what the database says in many words."""
+    if is_denied(error):
+        return "the store refuses access; check the keys and what they may do with the bucket."
+    return (str(error).splitlines() or [type(error).__name__])[0][:LONGEST]

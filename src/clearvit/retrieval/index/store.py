@@ -47,6 +47,8 @@ FRAGMENTS = 64  # of a table that may add up before they are merged
 KEPT = timedelta(hours=1)  # how long versions stay that another process may need
 SCANNED = 2048  # rows of a scan at a time
 REFINED = 4  # candidates of an approximate search that are compared exactly, per hit
+CONSTRUCTION = 150  # neighbors looked at while HNSW is built; the default 300 found no more
+REFINED_TO_RERANK = 2  # fewer where the hits are many and patches will decide their order
 
 
 @dataclass(frozen=True)
@@ -154,16 +156,18 @@ class Store:
     def check_spec(self, ours: FeatureSpec) -> None:
         """Refuse to mix models or options in one index."""
         theirs = self.spec
-        fixed = ("fingerprint", "size", "grid", "descriptor", "patch_weights")
+        fixed = ["fingerprint", "size", "grid", "descriptor"]
+        if "patch_weights=" not in theirs.asked:  # made before these could be chosen
+            fixed.append("patch_weights")
         if all(getattr(theirs, name) == getattr(ours, name) for name in fixed):
-            if theirs.asked in ("", ours.asked):
+            if ours.asked.startswith(theirs.asked):
                 return
         if theirs.fingerprint != ours.fingerprint and theirs.size == ours.size:
             same = theirs.model == ours.model
             what = f"other weights of '{ours.model}'" if same else f"'{theirs.model}'"
             reason = f"it was made by {what}" + ("" if same else f", not by '{ours.model}'")
         else:
-            names = ("size", "grid", "descriptor", "patch_weights", "asked")
+            names = [*fixed[1:], "asked"]
             pairs = [(name, getattr(theirs, name), getattr(ours, name)) for name in names]
             shown = [(n.replace("asked", "options"), a, b) for n, a, b in pairs if a != b]
             reason = ", ".join(f"{name}: {a} before, now {b}" for name, a, b in shown)
@@ -222,7 +226,8 @@ class Store:
         def run() -> Any:
             search = self._table.search(query.numpy(), vector_column_name="vector")
             search = search.distance_type("cosine").select(columns).limit(count)
-            search = search.bypass_vector_index() if exact else search.refine_factor(REFINED)
+            refined = REFINED_TO_RERANK if with_features else REFINED
+            search = search.bypass_vector_index() if exact else search.refine_factor(refined)
             if where:
                 search = search.where(whole_filter(where), prefilter=True)
             return search.to_arrow()
@@ -264,7 +269,8 @@ class Store:
             if self.has_ann_index:
                 self._table.optimize()
             else:
-                self._table.create_index("vector", config=HnswSq(distance_type="cosine"))
+                config = HnswSq(distance_type="cosine", ef_construction=CONSTRUCTION)
+                self._table.create_index("vector", config=config)
 
         self._write(build)
 

@@ -94,6 +94,8 @@ def chamfer(similarity: Tensor, u: Tensor, v: Tensor) -> Tensor:
 
 
 def _on_support(similarity: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    if bool((u > 0).all() and (v > 0).all()):
+        return similarity
     outside = (u <= 0)[..., :, None] | (v <= 0)[..., None, :]
     return similarity.masked_fill(outside, -torch.inf)
 
