@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data import DATASETS, find_data
 
-PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 20, 10, 4, 12, 4  # images
+PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 100, 10, 4, 12, 4  # images
 CLASSES, PER_CLASS = 8, 5
 
 
