@@ -14,6 +14,7 @@ from clearvit.errors import StoreError
 from clearvit.files import (
     PART,
     check_place,
+    check_replaceable,
     read_json,
     remove_leftovers,
     replace_file,
@@ -183,3 +184,10 @@ def test_json_that_is_a_pipe_does_not_wait(tmp_path):
     os.mkfifo(tmp_path / "a.json")
     with pytest.raises(StoreError, match="no regular file"):
         read_json(tmp_path / "a.json")
+
+
+def test_a_place_below_a_file_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="is no directory"):
+        check_replaceable(tmp_path / "file" / "curve.png")
+    check_replaceable(tmp_path / "new" / "curve.png")
