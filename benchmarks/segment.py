@@ -34,8 +34,8 @@ from clearvit.segmentation.method_choice import (
     Judge,
     choose,
     count_pixels,
+    group_held_out,
     methods_to_try,
-    plan_items,
     resize_evaluated,
 )
 from clearvit.segmentation.patch_classifiers import METHODS, fit_classifier, mix
@@ -165,7 +165,7 @@ def run_auto(voc: Voc, kind: str = "raw") -> list[dict[str, Any]]:
         for seed in range(voc.draws):
             chosen = voc.draw(shots, seed)
             counts = [np.bincount(m[m >= 0], minlength=K) for m in _masks(voc, chosen)]
-            items = plan_items(_Pixels(counts))  # type: ignore[arg-type]
+            items = group_held_out(_Pixels(counts))  # type: ignore[arg-type]
             data = collect(features, [(chosen[i.index], _reader(voc, i)) for i in items], K)
 
             @cache
