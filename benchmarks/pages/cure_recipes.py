@@ -57,4 +57,4 @@ mean IoU of 7 VOC classes; 1-NN and top-1 of the model's own head: class tokens,
 class: percent of the photos held out of the training that this head gives the class it gave before.
 In brackets the paired difference to the raw model with its 95 % interval over images; of several
 seeds, the means. File: what has to be passed on (the whole model where matrices train whole). Peak
-memory is that of the process, its libraries included."""
+memory is that of the process, its libraries included. Not run: ranks of the demo model."""
