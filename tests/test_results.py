@@ -113,6 +113,10 @@ def test_notes_end_a_page_or_stand_where_it_says(elsewhere, monkeypatch):
     assert render.make_page("trial").text == "# Title\n\nWhat it means.\n\ntable\n\nhow\n"
 
 
+def test_pages_without_results_are_left_out(elsewhere):
+    assert render.make_pages() == {}
+
+
 def test_a_missing_data_set_is_named_with_its_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("CLEARVIT_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"corridor: no query/\*\.jpg"):
