@@ -137,9 +137,9 @@ def run_folder(name: str, model_file: Path, options: argparse.Namespace) -> dict
     segment += ["--model-file", str(model_file)]
     plain = watch([*extract, "--size", str(options.size)], tokens, options.folder + 1)
     first = watch(segment, masks, options.folder // 2)
-    before = {path: path.stat().st_mtime_ns for path in masks.rglob("*.png")}
+    before = {path: path.stat().st_mtime_ns for path in masks.glob("*.png")}
     second = watch(segment, masks, options.folder + 1)
-    made = list(masks.rglob("*.png"))
+    made = list(masks.glob("*.png"))
     again = sum(path.stat().st_mtime_ns != before[path] for path in made if path in before)
     seconds = first["CPU s"] + second["CPU s"]
     return {
@@ -182,7 +182,7 @@ def watch(line: list[str], out: Path, most: int) -> dict[str, Any]:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             break
-        written = sum(1 for _ in out.rglob("*.png")) if out.exists() else 0
+        written = sum(1 for _ in out.glob("*.png")) if out.exists() else 0
         memory.append([written, resident(process.pid)])
         if written >= most and not killed:
             os.kill(process.pid, signal.SIGKILL)
