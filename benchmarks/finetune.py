@@ -1,9 +1,9 @@
 """What metric learning gains on classes that it never saw.
 
-    python benchmarks/finetune.py --work WORK [--models demo …] [--unfreeze none low-rank]
+    python benchmarks/finetune.py --work WORK [--models demo …] [--sets cars …]
     python benchmarks/render.py finetune        # docs/results/finetune.md from the JSON alone
 
-The classes of cars are split in two halves by their order (even and odd); a model is trained on one
+The classes of a set are split in two halves by their order (even and odd); a model trains on one
 half, which alone judges it (its classes are held out in turn), and searched on the other half,
 before and after: by descriptor, and re-ranked by 49 patches (Chamfer, weight chosen by the gate).
 Differences are paired over queries, with 95 % intervals. Writes benchmarks/results/finetune.json.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,19 @@ def main() -> None:
     parser.add_argument("--unfreeze", nargs="+", default=["none"])
     parser.add_argument("--epochs", type=int, default=6, help="with a network that trains")
     parser.add_argument("--work", type=Path, default=Path("build/finetune"))
-    parser.add_argument("--data", type=data_path, default=f"{DATA}/cars")
+    parser.add_argument("--sets", nargs="+", default=["cars"])
+    parser.add_argument("--data", type=data_path, default=DATA)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for model in options.models:
-        for unfreeze in options.unfreeze:
-            key = f"{model} / {unfreeze}"
-            if key not in (read_result("finetune") or {"rows": {}})["rows"]:
-                row = measure(model, unfreeze, options)
-                content = read_result("finetune") or {"rows": {}}
-                content["rows"][key], content["date"] = row, time.strftime("%Y-%m-%d")
-                content["command"] = "python benchmarks/finetune.py --work WORK"
-                write_result("finetune", content, data=["cars"], seeds=[0], models=[model])
-                print(key, row, flush=True)
+    for model, unfreeze, name in product(options.models, options.unfreeze, options.sets):
+        key = f"{model} / {unfreeze}" + ("" if name == "cars" else f" / {name}")
+        if key not in (read_result("finetune") or {"rows": {}})["rows"]:
+            row = measure(model, unfreeze, options.data / name, options)
+            content = read_result("finetune") or {"rows": {}}
+            content["rows"][key], content["date"] = row, time.strftime("%Y-%m-%d")
+            content["command"] = "python benchmarks/finetune.py --work WORK"
+            write_result("finetune", content, data=[name], seeds=[0], models=[model])
+            print(key, row, flush=True)
     render("finetune")
 
 
@@ -61,15 +62,15 @@ def split_classes(folder: Path, work: Path) -> tuple[Path, Path]:
     return parts
 
 
-def measure(model: str, unfreeze: str, options: argparse.Namespace) -> dict[str, Any]:
-    seen, unseen = split_classes(options.data.resolve(), options.work)
+def measure(model: str, unfreeze: str, data: Path, options: argparse.Namespace) -> dict[str, Any]:
+    seen, unseen = split_classes(data.resolve(), options.work / data.name)
     raw = cv.load(find_model(model), size=224)
     epochs = 0 if unfreeze == "none" else options.epochs
     start = time.process_time()
     tuned = cv.finetune(
         raw,
         seen,
-        out=options.work / f"{model}-{unfreeze}",
+        out=options.work / data.name / f"{model}-{unfreeze}",
         unfreeze=unfreeze,
         size=224,
         epochs=epochs,

@@ -1,7 +1,7 @@
 """Is a failure that hostile tries found still there, in any version of clearvit?
 
-    git worktree add --detach /tmp/old COMMIT
-    python benchmarks/reproductions.py --source /tmp/old/src --out reproductions.json
+    git worktree add --detach ../old COMMIT
+    python benchmarks/reproductions.py --source ../old/src --out reproductions.json
 
 Each reproduction runs the command line or a few lines of Python of the version in `--source` in a
 process of its own and tells whether the failure showed. `--timm DIR` puts another timm before the
