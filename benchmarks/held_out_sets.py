@@ -1,10 +1,8 @@
-"""Make the held-out collections of facets.py from clones of three public repositories.
+"""Lay out the held-out collections of facets.py from three public data sets.
 
-    git clone https://github.com/MubarizZaffar/ESSEX3IN1-Dataset
-    git clone https://github.com/imsparsh/Cats-and-Dogs-Breed-Dataset
-    git clone https://github.com/alexeygrigorev/clothing-dataset-small
-    python benchmarks/held_out_sets.py FOLDER_OF_CLONES OUT
+    python benchmarks/held_out_sets.py FOLDER OUT
 
+FOLDER holds ESSEX3IN1-Dataset, Cats-and-Dogs-Breed-Dataset and clothing-dataset-small as published.
 Writes OUT/essex (query/, ref/, ground_truth.json: frame to frame), OUT/pets (the first 12 photos of
 each of 37 breeds) and OUT/clothing (up to 40 photos of each kind of the test split), with a short
 side of at most 256 px. All are for research only.
@@ -24,17 +22,17 @@ PLACES = 210
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("clones", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
-    essex = options.clones / "ESSEX3IN1-Dataset"
+    essex = options.folder / "ESSEX3IN1-Dataset"
     for source, target in (("query_combined", "query"), ("reference_combined", "ref")):
         for file in sorted((essex / source).glob("*.jpg")):
             shrink(file, options.out / "essex" / target / f"{int(file.stem):07d}.jpg")
     truth = {str(place): [place] for place in range(PLACES)}
     (options.out / "essex" / "ground_truth.json").write_text(json.dumps(truth))
-    copy_classes(options.clones / "Cats-and-Dogs-Breed-Dataset/TRAIN", options.out / "pets", 12)
-    copy_classes(options.clones / "clothing-dataset-small/test", options.out / "clothing", 40)
+    copy_classes(options.folder / "Cats-and-Dogs-Breed-Dataset/TRAIN", options.out / "pets", 12)
+    copy_classes(options.folder / "clothing-dataset-small/test", options.out / "clothing", 40)
 
 
 def copy_classes(source: Path, target: Path, most: int) -> None:

@@ -156,6 +156,8 @@ JOBS = (
         f"--models {DEIT} --sets corridor --size 64",
         (*SETS, *CLASSES, *VOC),
     ),
+    # essex, pets and clothing are made by held_out_sets.py, outside CLEARVIT_DATA
+    Job("facets --held-out --sets voc", ("facets_held_out",), 1.0, None, VOC),
     Job(
         "rerank_methods",
         ("rerank-methods",),

@@ -30,6 +30,7 @@ SIDE = "32"  # pixels
 NOT_RUN = {
     "make ": "the set-up itself: `make demo` and `make test` are timed in docs/results/fresh.md",
     "pip install": "the set-up of a machine, not of the suite",
+    "clearvit demo --quick": "minutes; on a tiny model by tests/cli/test_demo_command.py",
     "clearvit serve": "runs until Ctrl-C; tests/microscopy/test_serve.py and its browser do it",
     "accelerate launch": "two processes are started by tests/cures/test_cure_killed.py",
     "python examples/train_tiny_clip.py": "minutes: tests/evaluation/test_zero_shot_task.py, slow",
