@@ -44,6 +44,9 @@ RECIPES = {
         "cure", "vit_tiny_patch16_224.augreg_in21k_ft_in1k", 224, {"method": "test-time"}, 5
     ),
     "fine-demo": Recipe("cure", "demo", 224, {"method": "fine"}, 40),
+    "fine-augreg": Recipe(
+        "cure", "vit_tiny_patch16_224.augreg_in21k_ft_in1k", 224, {"method": "fine"}, 3
+    ),
     "pruned-demo": Recipe(
         "prune",
         "demo",

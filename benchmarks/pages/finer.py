@@ -126,11 +126,13 @@ def showcase(content: dict[str, Any]) -> str:
         f"{content['date']}: `{content['command']}`. {content['evidence'][0]} Percent of patch"
         f" tokens above that cutoff by block (from 0), 64 photos; top-1 of the model's own head on"
         " 500 ImageNet images; mean IoU of 7 classes and CorLoc as above. No direction of position"
-        " is chosen for it, so `positional` leaves it as it is and `instant` is the blur.\n",
+        " is chosen for it, so `positional` leaves it as it is and `instant` is the blur; with the"
+        " fine head (`method=\"fine\"`, one pass) the network is the raw one.\n",
         f"| model | {' | '.join(heads)} |",
         f"|---{'|---' * len(heads)}|",
     ]
-    rows = [*content["rows"], *distilled(content["model"], tasks), {"row": "raw, blurred"}]
+    headed = [content["rows"][0] | {"row": FINE}] if FINE in tasks else []
+    rows = [*content["rows"], *distilled(content["model"], tasks), *headed, {"row": "raw, blurred"}]
     for row in rows:
         norms = row.get("high-norm, percent by block")
         cells = [f"{norms[b]:.2f}" if norms else "-" for b in blocks]

@@ -6,7 +6,7 @@ import torch
 import clearvit as cv
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
-from clearvit.errors import ClearvitError
+from clearvit.errors import ClearvitError, ImageError
 from tests.conftest import tiny_network
 from tests.helpers.commands import clearvit, invoke
 from tests.helpers.photos import soft_photos
@@ -56,6 +56,34 @@ def test_a_head_for_fine_tokens_from_the_command_line(model, tmp_path):
     assert cv.load(f"dir:{out}").tokens(torch.zeros(1, 3, 32, 32)).grid == (8, 8)
     invoke("tokens", f"dir:{out}", photos, "--out", tmp_path / "tokens")
     assert cv.open_tokens(tmp_path / "tokens").read([0]).scale == 2
+
+
+def test_position_and_views_need_no_images(model, tmp_path):
+    projected, views = tmp_path / "projected", tmp_path / "views"
+    done = clearvit("cure", model, "--out", projected, "--method", "positional", "--size", 48)
+    assert done.returncode == 0 and "20 directions" in done.stdout, done.stderr
+    pixels = torch.randn(1, 3, 48, 48)
+    raw, found = cv.load(model).tokens(pixels), cv.load(f"dir:{projected}").tokens(pixels)
+    assert not torch.allclose(raw.patches, found.patches, atol=1e-3)
+    options = ("--method", "denoise", "--views", 4, "--scale", 2)
+    assert invoke("cure", model, "--out", views, *options).exit_code == 0
+    assert cv.load(f"dir:{views}").tokens(torch.randn(1, 3, 32, 32)).scale == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--method", "test-time"),
+        ("--method", "instant"),
+        ("--method", "fine"),
+        ("--method", "positional", "--scale", 2),
+    ],
+)
+def test_other_cures_say_before_any_work_that_they_need_images(model, tmp_path, options):
+    done = invoke("cure", model, "--out", tmp_path / "out", *options)
+    assert isinstance(done.exception, ImageError) and "learns from images" in str(done.exception)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from clearvit.cures.config import CureConfig
 from clearvit.cures.fine_head import FineReport, FineTeacher, HeadSums
 from clearvit.errors import ImageError, ModelError, OptionError, StoreError
 from clearvit.images import find_images
+from clearvit.stats import Interval
 from tests.conftest import tiny_network
 from tests.helpers.made_training import same
 from tests.helpers.photos import soft_photos
@@ -125,6 +126,20 @@ def test_without_a_gain_there_is_no_head(photos, tmp_path, monkeypatch):
     pixels = torch.randn(1, 3, 32, 32)
     again = load(f"dir:{tmp_path / 'out'}").tokens(pixels)
     assert again.scale == 1 and torch.equal(again.patches, tiny.tokens(pixels).patches)
+
+
+def test_a_head_that_is_farther_away_says_more_not_minus_less():
+    gain = Interval(-0.02, -0.03, -0.01)
+    report = FineReport(False, 0.1, 0.12, gain, 0.1, {}, 10, 0.01, 12)
+    assert "20 % more" in str(report) and "less" not in str(report)
+
+
+def test_few_images_get_a_head_that_is_shrunk(tmp_path):
+    """Found by use: with 24 photos every penalty overfitted, and upsampling won."""
+    few, network = soft_photos(tmp_path, 12), tiny_network(embed_dim=96)
+    report = cv.cure(load(network), few, method="fine", **QUICK).report
+    weak = [report.distances[str(one)] for one in (1e-3, 1e-2, 1e-1)]
+    assert report.penalty >= 1 and report.distances[str(report.penalty)] < min(weak)
 
 
 def test_a_cured_model_gets_its_head_after_the_cure(photos, tmp_path):

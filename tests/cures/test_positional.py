@@ -93,7 +93,7 @@ def test_a_step_that_helps_is_chosen_and_one_that_does_not_is_dropped(tiny, tmp_
 
 def test_instant_needs_images(tiny):
     with pytest.raises(ImageError, match="at least 8"):
-        cv.cure(tiny, method="instant")
+        edit_output(tiny, smoothing=True)
 
 
 def test_the_verb_reports_and_saves(tiny, tmp_path):

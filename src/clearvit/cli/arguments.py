@@ -31,13 +31,11 @@ Models = Annotated[
         help="One or more of timm:NAME, timm:ARCH@FILE, hf:ID, openclip:ARCH/TAG, dir:PATH, demo.",
     ),
 ]
-Images = Annotated[
-    str,
-    typer.Argument(
-        help="A folder, a file, a quoted glob pattern, a URL such as s3://bucket/photos, a tar"
-        " (WebDataset) or a table (Parquet, Arrow, Lance)."
-    ),
-]
+IMAGES_HELP = (
+    "A folder, a file, a quoted glob pattern, a URL such as s3://bucket/photos, a tar (WebDataset)"
+    " or a table (Parquet, Arrow, Lance)."
+)
+Images = Annotated[str, typer.Argument(help=IMAGES_HELP)]
 ModelsAndImages = Annotated[
     list[str],
     typer.Argument(

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from clearvit.cli.arguments import Images, Model, Out, Run
+import typer
+
+from clearvit.cli.arguments import IMAGES_HELP, Model, Out, Run
 from clearvit.cli.console import OTHER_IMAGES, next_step, report_skipped, size_words
 from clearvit.cli.generate import command
 from clearvit.cures.config import CureConfig
 from clearvit.progress import is_main_process
 
+Learning = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[IMAGES]",
+        help=f"{IMAGES_HELP} Method denoise needs none, method positional only to choose on.",
+    ),
+]
+
 
 @command("cure")
-def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -> None:
+def cure(model: Model, out: Out, config: CureConfig, run: Run, images: Learning = None) -> None:
     """Add registers to a ViT and clean its tokens by self-distillation (PH-Reg); no labels.
 
     First the teacher: the tokens of every image, averaged over shifted and mirrored views, are
@@ -27,7 +37,9 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
 
     Example: `clearvit cure demo photos/ --out instant/ --method instant`
 
-    Example: `clearvit cure demo photos/ --out views/ --method denoise --views 4`
+    Example: `clearvit cure demo --out positional/ --method positional --size 224`
+
+    Example: `clearvit cure demo --out views/ --method denoise --views 4`
 
     Example: `clearvit cure demo photos/ --out fine/ --method fine`
     """
@@ -35,7 +47,8 @@ def cure(model: Model, images: Images, out: Out, config: CureConfig, run: Run) -
     from clearvit.backbones.vit import VitBackbone
     from clearvit.cures.cure import cure
 
-    cured = cure(run.load(model), images, out=out, config=config)
+    given = () if images is None else images
+    cured = cure(run.load(model), given, out=out, config=config)
     if not is_main_process():
         return
     report: Any = cured.report

@@ -13,6 +13,7 @@ import torch
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.neurons import NeuronBackbone
+from clearvit.backbones.output import SCALE
 from clearvit.backbones.sources.runtime import RuntimeBackbone
 from clearvit.backbones.vit import VitBackbone
 from clearvit.cures.classifier import has_head
@@ -20,6 +21,7 @@ from clearvit.cures.config import CureConfig
 from clearvit.cures.distill import RUN, distill, make_student
 from clearvit.cures.fine_head import add_fine_head, check_curable, wants_fine_head
 from clearvit.cures.forecast import doubts, forecast
+from clearvit.cures.positional import edit_output, is_empty
 from clearvit.cures.registers import registers_for
 from clearvit.cures.results.cure_file import FILE, write_cure_file
 from clearvit.cures.results.cure_report import FILES as RESULT_FILES
@@ -32,7 +34,7 @@ from clearvit.cures.teacher import (
     teacher_and_student,
 )
 from clearvit.cures.trainable import parameters_of
-from clearvit.errors import ModelError, OptionError, TrainingError
+from clearvit.errors import ImageError, ModelError, OptionError, TrainingError
 from clearvit.files import check_space
 from clearvit.images import ImageSource, find_images, listing_of
 from clearvit.options import with_options
@@ -111,6 +113,7 @@ def cure(
     vit = _check_kind(backbone, config)
     config = _decide_sizes(vit, config)
     fine = wants_fine_head(config)
+    _check_images(images, config, fine=fine)
     check_curable(vit, images, config, fine=fine)
     with output_directory(out) as folder:
         if config.method == "distill":
@@ -132,8 +135,8 @@ def _check_kind(backbone: Backbone, config: CureConfig) -> VitBackbone:
         raise ModelError(f"'{name}' averages views already. Cure '{backbone.inner.name}' itself.")
     if not isinstance(backbone, VitBackbone):
         raise ModelError(
-            f"'{name}' is a grid-only backbone: it cannot hold registers. Its features can be"
-            " averaged over views: method='denoise'."
+            f"'{name}' is a grid-only backbone, and method '{config.method}' is for ViTs. Its"
+            " features can be averaged over views: method='denoise'."
         )
     if hasattr(backbone, "dense"):
         raise ModelError(f"'{name}' is pruned. Cure the dense model first, and prune the result.")
@@ -141,6 +144,17 @@ def _check_kind(backbone: Backbone, config: CureConfig) -> VitBackbone:
     if isinstance(backbone, NeuronBackbone) and not edits:
         raise ModelError(f"'{name}' has test-time registers. Cure the model that it was made of.")
     return backbone
+
+
+def _check_images(images: Source, config: CureConfig, *, fine: bool) -> None:
+    """Refuse, before any work, to learn from nothing; the directions of position need no images."""
+    if not is_empty(images) or (config.method == "positional" and not fine):
+        return
+    what = f"a head for {SCALE} times finer tokens" if fine else f"method '{config.method}'"
+    raise ImageError(
+        f"{what} learns from images, and there are none; labels are not needed. Give a folder, or"
+        " use method 'denoise' or 'positional', which go without."
+    )
 
 
 def _decide_sizes(backbone: VitBackbone, config: CureConfig) -> CureConfig:
@@ -335,7 +349,6 @@ def _cure_without_training(
     progress: Progress | None,
 ) -> VitBackbone:
     from clearvit.backbones.saved import save
-    from clearvit.cures.positional import edit_output
     from clearvit.cures.test_time import test_time
 
     if out is not None:

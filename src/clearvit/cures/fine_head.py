@@ -53,7 +53,7 @@ from clearvit.views.gathering import check_scale
 
 FOLDER = "fine"  # directory of the targets
 RESULT = "fine.json"  # beside the saved model, written last
-PENALTIES = (1e-3, 1e-2, 1e-1)  # of the ridge; one is chosen on held-out images
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the ridge; few images need the strong ones
 FEWEST_HELD_OUT = 8  # half of them choose the penalty, half check the head
 FEWEST = 12  # images
 VIEWS_PER_PASS = 5
@@ -83,9 +83,10 @@ class FineReport:
 
     def __str__(self) -> str:
         change = 100 * self.gain.mean / self.before if self.before else 0.0
+        size = f"{abs(change):.0f} % {'less' if change >= 0 else 'more'}"
         measured = (
             f"held-out distance to the fine tokens of many views: {self.before:.4f} upsampled,"
-            f" {self.after:.4f} by the head ({change:.0f} % less, 95 % CI of the difference"
+            f" {self.after:.4f} by the head ({size}, 95 % CI of the difference"
             f" {self.gain.low:+.4f} to {self.gain.high:+.4f})"
         )
         text = f"head of {self.parameters:,} parameters ({100 * self.fraction:.1f} %); {measured}"

@@ -121,7 +121,7 @@ def edit_output(
             " Remove position from the model it was made of."
         )
     plain = with_output(backbone, None)
-    sources = find_images(images) if not _is_empty(images) else []
+    sources = find_images(images) if not is_empty(images) else []
     if smoothing and not sources:
         raise ImageError(f"'instant' chooses on your images; give at least {FEWEST}.")
     counts = CANDIDATES if directions is None else tuple(dict.fromkeys((0, directions)))
@@ -263,5 +263,6 @@ def found_rates(
     return torch.stack(rates)
 
 
-def _is_empty(images: object) -> bool:
+def is_empty(images: object) -> bool:
+    """Tell whether no images were given, as by default."""
     return isinstance(images, (tuple, list)) and not images

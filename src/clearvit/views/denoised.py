@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.saved import load_saved, save
@@ -92,6 +93,21 @@ class DenoisedBackbone(Backbone):
         """How many times finer than the model's own the grid is."""
         return self.config.scale
 
+    @property
+    def device(self) -> torch.device:
+        """Where the views are run."""
+        return self.inner.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of the pixels that the model takes."""
+        return self.inner.dtype
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the model to a device; returns the backbone itself."""
+        self.inner.to(device)
+        return self
+
     def save(self, out: str | Path, *, kind: str = "model") -> Path:
         """Write the model and how its views are taken; `clearvit.load("dir:OUT")` restores both.
 
@@ -114,7 +130,9 @@ class DenoisedBackbone(Backbone):
         views = dataclasses.asdict(self.config)
         if views.pop("precision") != "no" and uses_bf16(self.device, self.config.precision):
             views["bf16"] = True  # what "auto" means here
-        return (*self.inner._settings(), tuple(views.values()))
+        # An exported graph has no weights here: its files tell what it is.
+        files = () if self.network.state_dict() else (self.inner.fingerprint(),)
+        return (*self.inner._settings(), tuple(views.values()), *files)
 
 
 def with_views(

@@ -17,6 +17,7 @@ from clearvit.cures.registers import with_registers
 from clearvit.errors import ImageError, ModelError, StoreError
 from clearvit.formats.export import export
 from clearvit.pruning.prune import prune
+from clearvit.views.denoised import with_views
 from tests.conftest import tiny_network
 from tests.helpers.made_data import voc_masks
 from tests.helpers.photos import soft_photos
@@ -126,6 +127,19 @@ def test_threads_are_those_of_torch(copied, name, monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 2]
+
+
+def test_views_of_a_graph_are_saved(copied, original, photos, tmp_path):
+    """Found by use: `segment` with a finer grid on a graph ended with StopIteration."""
+    views = with_views(copied, 4, 2)
+    assert views.to("cpu") is views and views.dtype == torch.float32
+    saved = cv.save_tokens(copied, photos, out=tmp_path / "tokens", views=4, scale=2)
+    ours = cv.denoise(original, photos, views=4, scale=2, precision="no")
+    assert torch.allclose(saved.read([0]).patches[0].float(), ours.patches[0], atol=1e-2)
+    other = Path(shutil.copytree(copied.folder, tmp_path / "other"))
+    with next(other.glob("model.*")).open("ab") as file:
+        file.write(b" ")
+    assert with_views(load(f"dir:{other}"), 4, 2).fingerprint() != views.fingerprint()
 
 
 def test_an_index_is_built_and_asked(copied, photos, tmp_path):
