@@ -13,6 +13,7 @@ MODELS = {
     "deit_tiny_patch16_224": "DeiT-Ti/16",
 }
 TASKS, SHOWN = ("linear", "kNN"), ("mIoU of 7", "boundary IoU of 7")
+FINE = "fine head"  # the row of finer.py for the head of `method="fine"`
 
 
 def page() -> str:
@@ -127,7 +128,7 @@ def showcase(content: dict[str, Any]) -> str:
         f" tokens above that cutoff by block (from 0), 64 photos; top-1 of the model's own head on"
         " 500 ImageNet images; mean IoU of 7 classes and CorLoc as above. No direction of position"
         " is chosen for it, so `positional` leaves it as it is and `instant` is the blur; with the"
-        " fine head (`method=\"fine\"`, one pass) the network is the raw one.\n",
+        ' fine head (`method="fine"`, one pass) the network is the raw one.\n',
         f"| model | {' | '.join(heads)} |",
         f"|---{'|---' * len(heads)}|",
     ]
