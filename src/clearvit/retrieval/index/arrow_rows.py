@@ -95,10 +95,15 @@ def to_features(found: Any, spec: FeatureSpec) -> ImageFeatures:
     patches = to_codes(found, spec)
     weights = _matrix(found["weights"]).float().reshape(-1, spec.cells)
     return ImageFeatures(
-        descriptors=_matrix(found["vector"]).float().reshape(-1, spec.channels),
+        descriptors=to_descriptors(found, spec),
         patches=dequantize(patches) if patches.dtype is torch.int8 else patches.float(),
         weights=weights / weights.sum(1, keepdim=True),  # rounded to half precision
     )
+
+
+def to_descriptors(found: Any, spec: FeatureSpec) -> Tensor:
+    """Give the descriptors of rows, (rows, D) float32."""
+    return _matrix(found["vector"]).float().reshape(-1, spec.channels)
 
 
 def to_codes(found: Any, spec: FeatureSpec) -> Tensor:

@@ -34,6 +34,7 @@ from clearvit.retrieval.index.arrow_rows import (
 from clearvit.retrieval.index.commits import clean_once, write
 from clearvit.retrieval.index.database import connect, open_table
 from clearvit.retrieval.index.filters import first_line, whole_filter, wrong_filter
+from clearvit.retrieval.index.held_table import HeldTable, Holder
 from clearvit.retrieval.index.whitening_table import (
     drop_whitenings,
     load_whitenings,
@@ -68,6 +69,7 @@ class Store:
         self._table = table
         self.spec = spec
         self.location = location
+        self._holder = Holder(self.place[0], spec)
 
     @staticmethod
     def create(
@@ -232,10 +234,20 @@ class Store:
                 search = search.where(whole_filter(where), prefilter=True)
             return search.to_arrow()
 
-        return self._rows(self._read(run, where), with_features)
+        held = None if where else self._held()
+        if held is not None:
+            return self._rows(*held.nearest(query, count), with_features=with_features)
+        found = self._read(run, where)
+        distance = torch.from_numpy(found["_distance"].to_numpy().astype(np.float32))
+        return self._rows(found, 1 - distance, with_features=with_features)
 
     def scan(self, columns: Sequence[str], *, where: str | None) -> Iterator[Any]:
         """Read columns of all images, some thousand rows at a time, as Arrow record batches."""
+
+        held = None if where else self._held()
+        if held is not None:
+            yield from held.rows.select(list(columns)).to_batches(SCANNED)
+            return
 
         def run() -> Any:
             search = self._table.search().select(list(columns))
@@ -254,7 +266,7 @@ class Store:
         found = self._read(
             lambda: self._table.search().where(chosen).select(columns).to_arrow().sort_by("name")
         )
-        return self._rows(found, with_features=True)
+        return self._rows(found, torch.zeros(0), with_features=True)
 
     @property
     def has_ann_index(self) -> bool:
@@ -311,10 +323,18 @@ class Store:
 
         write(self.location, save)
 
-    def _rows(self, found: Any, with_features: bool) -> Rows:
+    def _held(self) -> HeldTable | None:
+        """Give the whole table, if it is small and this is not the first search in it."""
+        columns = [*FILTERS, "vector", *FEATURES]
+
+        def read() -> Any:
+            return self._table.search().select(columns).to_arrow()
+
+        held: HeldTable | None = self._read(lambda: self._holder.find(self._table, read))
+        return held
+
+    def _rows(self, found: Any, similarity: Tensor, *, with_features: bool) -> Rows:
         light = found.select(list(FILTERS)).to_pylist()
-        distance = found["_distance"].to_numpy() if "_distance" in found.column_names else ()
-        similarity = 1 - torch.tensor(np.asarray(distance, dtype=np.float32))
         features = to_features(found, self.spec) if with_features else None
         return Rows([Entry(**row) for row in light], similarity, features)
 
