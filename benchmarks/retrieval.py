@@ -2,7 +2,6 @@
 
     python benchmarks/retrieval.py [--cured dir:PATH] [--sets cars flowers corridor]
     python benchmarks/retrieval.py --search [--cured dir:PATH]      # what could make it help
-    python benchmarks/retrieval.py --explanation                    # are explanations true?
 
 The first table compares full, partial (0.7) and automatic transport with all patch weights,
 mutually nearest patches and Chamfer, at weight 1 and as the gate decides, all on the same
@@ -43,12 +42,10 @@ def main() -> None:
     parser.add_argument("--cured", nargs="*", default=[], help="more models, such as dir:PATH")
     parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--sets", nargs="+", default=["cars", "flowers", "corridor"])
-    parser.add_argument("--objects", default="voc", help="set with masks, of --explanation")
     parser.add_argument("--classes", type=int, help="a few of the classes only, to try it out")
-    parser.add_argument("--limit", type=int, help="queries; photos of --explanation")
+    parser.add_argument("--limit", type=int, help="queries")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--search", action="store_true")
-    parser.add_argument("--explanation", action="store_true")
     parser.add_argument("--work", type=Path, default=Path("retrieval-work"))
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -62,8 +59,6 @@ def main() -> None:
         from retrieval_search import search_page
 
         text, name = search_page(backbones, options), "retrieval_search"
-    elif options.explanation:
-        text, name = explanation_page(backbones, options), "explanation"
     else:
         text, name = tables_page(backbones, options), "retrieval"
     write_tables(name, text, data=options.sets, models=list(backbones))
@@ -83,7 +78,7 @@ def tables_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) 
         for model, backbone in backbones.items():
             rows: list[dict[str, Any]] = []
             for method in METHODS:
-                found = kept(backbone, "retrieval", name, method, options)
+                found = kept(backbone, name, method, options)
                 rows += found["rows"][bool(rows) :]  # the row of descriptors once
             text = f"{gated_table(rows)}\n\n{gate_verdict(rows)}"
             parts.append(f"## {name}, {title_of(model)}\n\n{text}\n")
@@ -91,41 +86,24 @@ def tables_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) 
     return "\n".join(parts)
 
 
-def explanation_page(backbones: dict[str, cv.Backbone], options: argparse.Namespace) -> str:
-    parts = [
-        "# Are explanations true?\n",
-        f"{options.size} px, 95 % intervals over photos, {time.strftime('%Y-%m-%d')}; the columns"
-        " are explained in [Re-ranking](../retrieval.md). Reproduce:"
-        f" `python benchmarks/retrieval.py --explanation --limit {options.limit or 60}`\n",
-    ]
-    for model, backbone in backbones.items():
-        rows: list[dict[str, Any]] = []
-        for method in METHODS:
-            rows += kept(backbone, "faithfulness", options.objects, method, options)["rows"]
-        parts.append(f"## {options.objects}, {title_of(model)}\n\n{table(rows, None)}\n")
-        print(parts[-1], flush=True)
-    return "\n".join(parts)
-
-
 def kept(
-    backbone: cv.Backbone, task: str, name: str, method: str, options: argparse.Namespace
+    backbone: cv.Backbone, name: str, method: str, options: argparse.Namespace
 ) -> dict[str, Any]:
     """One finished table, from --work when it is there."""
-    key = f"{task}-{name}-{method}-{backbone.fingerprint()[:8]}-{options.limit}-{options.classes}"
+    key = f"retrieval-{name}-{method}-{backbone.fingerprint()[:8]}-{options.limit}-{options.classes}"
     file = options.work / f"{key}.json"
     if not file.exists():
         start = time.perf_counter()
-        weights = WEIGHTS if task == "retrieval" else (*WEIGHTS[:2], *WEIGHTS[4:])
         found = evaluate(
             backbone,
-            task=task,
+            task="retrieval",
             data=some_classes(options.data / name, options),
             size=options.size,
-            limit=options.limit or (None if task == "retrieval" else 60),
+            limit=options.limit,
             cache=options.work / "features",
             methods=(method,),
-            patch_weights=weights,
-            masses=(1.0, 0.7, "auto") if task == "retrieval" else (1.0, "auto"),
+            patch_weights=WEIGHTS,
+            masses=(1.0, 0.7, "auto"),
         )
         write_json(file, found.to_json())
         print(f"{file.name}: {time.perf_counter() - start:.0f} s", flush=True)
@@ -145,10 +123,10 @@ def some_classes(folder: Path, options: argparse.Namespace) -> Path:
     return few
 
 
-def table(rows: list[dict[str, Any]], names: tuple[str, ...] | None = SHOWN) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """Rows as Markdown, a cell as mean [low, high]."""
-    there = list(dict.fromkeys(n for row in rows for n in row["values"]))
-    shown = [n for n in names if n in there] if names else there
+    there = {n for row in rows for n in row["values"]}
+    shown = [n for n in SHOWN if n in there]
     lines = [f"| setting | {' | '.join(shown)} |", "|---" * (1 + len(shown)) + "|"]
     for row in rows:
         cells = [cell(row["values"].get(name)) for name in shown]
