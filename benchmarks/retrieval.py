@@ -90,7 +90,8 @@ def kept(
     backbone: cv.Backbone, name: str, method: str, options: argparse.Namespace
 ) -> dict[str, Any]:
     """One finished table, from --work when it is there."""
-    key = f"retrieval-{name}-{method}-{backbone.fingerprint()[:8]}-{options.limit}-{options.classes}"
+    parts = (name, method, backbone.fingerprint()[:8], options.limit, options.classes)
+    key = "-".join(map(str, ("retrieval", *parts)))
     file = options.work / f"{key}.json"
     if not file.exists():
         start = time.perf_counter()

@@ -67,7 +67,7 @@ class Holder:
         return self._held
 
     def _state(self, table: Any) -> State:
-        """Number what is on disk: a version, and which directory, since an index may be replaced."""
+        """Tell apart what is on disk: by version, and by directory, which may be replaced."""
         assert self._versions is not None
         found = os.stat(self._versions)
         return int(table.version), found.st_ino, found.st_mtime_ns

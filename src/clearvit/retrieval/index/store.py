@@ -243,7 +243,6 @@ class Store:
 
     def scan(self, columns: Sequence[str], *, where: str | None) -> Iterator[Any]:
         """Read columns of all images, some thousand rows at a time, as Arrow record batches."""
-
         held = None if where else self._held()
         if held is not None:
             yield from held.rows.select(list(columns)).to_batches(SCANNED)
