@@ -108,7 +108,7 @@ def cosines(query: LocalFeatures, candidates: LocalFeatures) -> Tensor:
     """
     others = _patches(candidates)
     together = _patches(query)[0] @ others.flatten(0, 1).T  # (R, K * Q)
-    return together.unflatten(1, others.shape[:2]).transpose(0, 1)
+    return together.reshape(-1, *others.shape[:2]).transpose(0, 1)
 
 
 def pair_weights(
