@@ -6,8 +6,9 @@ Correspondence: a photo against a warped copy; a line counts if it ends within a
 side of the true place. Agreement: two photos of VOC that share a class; lines that begin on an
 object of that class should end on one. Deletion: hide what the explanation points at, and as a
 control the same shape moved elsewhere; the cosine of the descriptors should fall more for the
-first. Non-matches: pairs of the same class and of different classes of imagenet100, without the
-ten classes that the threshold was set with.
+first. Non-matches: pairs of the same class and of different classes of imagenet100, in an index of
+the classes and with images that took no part when the thresholds were set; and pairs of different
+cars, which do share parts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,10 @@ from clearvit.images import read_image
 from clearvit.probes.correspondence import map_points, patch_centers, sample_warp, warp_images
 from clearvit.retrieval.config import IndexConfig, Matching
 from clearvit.retrieval.explanations.explanation import explain_pair
-from clearvit.retrieval.explanations.fine_tokens import VIEWS
-from clearvit.retrieval.image_features import extract_features, make_spec
-from clearvit.retrieval.matching.parts import find_parts
+from clearvit.retrieval.explanations.fine_tokens import VIEWS, FineTokens, extract_fine
+from clearvit.retrieval.explanations.null_similarity import NULL, needed_matches
+from clearvit.retrieval.image_features import ImageFeatures, extract_features, make_spec
+from clearvit.retrieval.matching.parts import FEWEST, find_parts
 from clearvit.stats import bootstrap
 from clearvit.views.denoise import denoise_pixels, views_for
 from data import DATA, data_path, find_model
@@ -40,7 +43,6 @@ from evidence import read_result, write_result
 from render import render
 
 ALPHAS = (0.05, 0.1)
-SEEN = (9, 12, 18, 32, 39, 68, 77, 87, 90, 93)  # classes that the threshold was set with
 LINES = 9
 NONE = "\N{EN DASH}"
 IGNORED = 255  # label of the rim of an object
@@ -52,10 +54,17 @@ class Explainer:
     def __init__(self, backbone: cv.Backbone) -> None:
         self.backbone = backbone
         self.spec = make_spec(backbone, IndexConfig(size=224))
+        self.known: dict[Path, FineTokens] = {}
 
     def read(self, path: Path) -> Tensor:
         """Read an image as the network sees it."""
         return self.backbone.preprocessing(read_image(path), self.spec.size)
+
+    def fine(self, path: Path) -> FineTokens:
+        """Tokens of a file on a fine grid."""
+        if path not in self.known:
+            self.known[path] = extract_fine(self.backbone, read_image(path), self.spec.size)
+        return self.known[path]
 
     def before(self, query: Tensor, hit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Lines of the coarse transport plan, each patch once, and contributions of its rows."""
@@ -221,18 +230,49 @@ def same_class_pairs(explainer: Explainer, folder: Path, limit: int) -> list[Any
     return pairs
 
 
-def non_matches(explainer: Explainer, folder: Path, limit: int) -> dict[str, list[float]]:
-    """Percent of the pairs that are explained: of one class, and of two classes."""
-    classes = sorted(p for p in folder.iterdir() if p.is_dir())
-    classes = [c for number, c in enumerate(classes) if number not in SEEN][: 2 * limit : 2]
-    images = [[explainer.read(f) for f in sorted(c.iterdir())[:2]] for c in classes]
-    found: dict[str, list[float]] = {"same class": [], "different classes": []}
-    for number, (one, other) in enumerate(images):
-        stranger = images[(number + 1) % len(images)][1]
-        for name, partner in (("same class", other), ("different classes", stranger)):
-            _, _, parts = explainer.after(one, partner)
-            found[name].append(100 * float(parts.count > 0))
-    return found
+def non_matches(explainer: Explainer, data: Path, limit: int) -> dict[str, list[float]]:
+    """Percent of the pairs that are explained: of one class, of two, and of two kinds of cars."""
+    classes = sorted(p for p in (data / "imagenet100").iterdir() if p.is_dir())[1::2][: 2 * limit]
+    files = {c: sorted(c.iterdir()) for c in classes}
+    pairs: dict[str, list[tuple[Path, Path]]] = {"same class": [], "different classes": []}
+    for number, label in enumerate(classes):
+        other = classes[(number + 1) % len(classes)]
+        pairs["same class"].append((files[label][2], files[label][3]))
+        pairs["different classes"].append((files[label][2], files[other][3]))
+    found = explained(explainer, [f for some in files.values() for f in some], pairs)
+    cars = [sorted(c.iterdir())[:4] for c in sorted((data / "cars").iterdir()) if c.is_dir()]
+    two = [(one[0], other[0]) for one, other in zip(cars, cars[1:] + cars[:1], strict=True)]
+    return found | explained(explainer, [f for some in cars for f in some], {"kinds of cars": two})
+
+
+def explained(
+    explainer: Explainer, collection: list[Path], pairs: dict[str, list[tuple[Path, Path]]]
+) -> dict[str, list[float]]:
+    """Percent of the pairs with parts: by one threshold for all, and against random images."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = cv.Index.build(
+            explainer.backbone, collection, out=Path(folder) / "index", size=224, facet="token"
+        )
+        rows = index.store.fetch(index.names)
+        null, spec = index.store.sample(NULL), index.spec
+    assert rows.features is not None
+    place = {entry.path: number for number, entry in enumerate(rows.entries)}
+
+    def features(path: Path) -> ImageFeatures:
+        own = slice(place[str(path)], place[str(path)] + 1)
+        found = rows.features
+        return ImageFeatures(found.descriptors[own], found.patches[own], found.weights[own])
+
+    result: dict[str, list[float]] = {}
+    for name, some in pairs.items():
+        for one, other in some:
+            needed = needed_matches(features(one), features(other), null, spec)
+            fine = [explainer.fine(path) for path in (one, other)]
+            tokens, grids = [f.patches for f in fine], tuple(f.grid for f in fine)
+            for kind, fraction in (("fixed", FEWEST), ("null", needed)):
+                parts = find_parts(*tokens, grids, needed=fraction)
+                result.setdefault(f"{name}, {kind}", []).append(100 * float(parts.count > 0))
+    return result
 
 
 def look_up(labels: np.ndarray, points: Tensor) -> np.ndarray:
@@ -253,16 +293,18 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     results = read_result("explanations")
-    used = ("photos", "voc", "imagenet100")
+    used = ("photos", "voc", "imagenet100", "cars")
     photos = sorted((options.data / "photos").iterdir())[7 :: 480 // options.limit][: options.limit]
     for model in options.models:
-        if model in results:
+        known = results.get(model, {})
+        if "same class, null" in known:
             continue
         explainer = Explainer(cv.load(find_model(model), size=224))
-        found = {f"warp {k}": v for k, v in correspondence(explainer, photos).items()}
-        found |= agreement(explainer, options.data / "voc", options.limit)
-        found |= non_matches(explainer, options.data / "imagenet100", options.limit)
-        results[model] = {k: summarize(v) for k, v in found.items()}
+        found = non_matches(explainer, options.data, options.limit)
+        if not known:
+            found |= {f"warp {k}": v for k, v in correspondence(explainer, photos).items()}
+            found |= agreement(explainer, options.data / "voc", options.limit)
+        results[model] = known | {k: summarize(v) for k, v in found.items()}
         results[model]["limit"] = options.limit
         results[model]["date"] = time.strftime("%Y-%m-%d")
         write_result("explanations", results, data=used, seeds=[0], models=options.models)

@@ -22,7 +22,8 @@ from clearvit.retrieval.config import IndexConfig
 from clearvit.retrieval.image_features import FeatureSpec
 from clearvit.retrieval.index.arrow_rows import Entry, to_arrow
 from clearvit.retrieval.index.commits import hold_directory, write
-from clearvit.retrieval.index.store import Store, quote_names
+from clearvit.retrieval.index.filters import quote_names
+from clearvit.retrieval.index.store import Store
 from clearvit.retrieval.index.update import embed_images
 from clearvit.shards.ray_tasks import LoadRecipe, finished_tasks, load_once, recipe_of
 

@@ -193,7 +193,7 @@ def test_nothing_found_is_said_on_the_figure_and_the_page(tiny, tmp_path, monkey
     paths = write_good(tmp_path / "photos", 2)
     index = Index.build(tiny, tmp_path / "photos", out=tmp_path / "index")
 
-    def strangers(ours, theirs, grids):
+    def strangers(ours, theirs, grids, **options):
         return find_parts(torch.ones_like(ours), -torch.ones_like(theirs), grids)
 
     monkeypatch.setattr(hits_module, "find_parts", strangers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from clearvit.errors import StoreError
 from clearvit.retrieval.index.arrow_rows import FILTERS
@@ -30,3 +31,8 @@ def whole_filter(where: str) -> str:
         if depth < 0:
             raise ValueError("it closes a parenthesis that it never opened")
     return f"({where}\n)"
+
+
+def quote_names(names: Sequence[str]) -> str:
+    """Write names as a list of SQL."""
+    return ", ".join("'" + name.replace("'", "''") + "'" for name in names)

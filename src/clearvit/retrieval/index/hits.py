@@ -16,6 +16,7 @@ from clearvit.files import check_replaceable
 from clearvit.retrieval.config import Matching
 from clearvit.retrieval.explanations.explanation import Explanation, explain_pair
 from clearvit.retrieval.explanations.fine_tokens import FineTokens, extract_fine
+from clearvit.retrieval.explanations.null_similarity import NULL, needed_matches
 from clearvit.retrieval.explanations.seen_image import check_store, read_seen
 from clearvit.retrieval.image_features import ImageFeatures
 from clearvit.retrieval.index.arrow_rows import Entry
@@ -106,12 +107,15 @@ class Hit:
             global_similarity=self.global_similarity,
             weight=self.weight,
         )
+        null = self.store.sample(NULL)
+        needed = needed_matches(self.query.features, rows.features, null, spec)
         fine = self._fine_pair()
         if fine is None:  # what the index keeps is coarse, but it is there
             stored = (spec.grid, spec.grid)
-            parts = find_parts(query.patches[0].float(), hit.patches[0].float(), stored)
+            parts = find_parts(query.patches[0], hit.patches[0], stored, needed=needed)
         else:
-            parts = find_parts(fine[0].patches, fine[1].patches, (fine[0].grid, fine[1].grid))
+            grids = (fine[0].grid, fine[1].grid)
+            parts = find_parts(fine[0].patches, fine[1].patches, grids, needed=needed)
         return replace(explanation, parts=parts)
 
     def _fine_pair(self) -> tuple[FineTokens, FineTokens] | None:

@@ -33,7 +33,7 @@ from clearvit.retrieval.index.arrow_rows import (
 )
 from clearvit.retrieval.index.commits import clean_once, write
 from clearvit.retrieval.index.database import connect, open_table
-from clearvit.retrieval.index.filters import first_line, whole_filter, wrong_filter
+from clearvit.retrieval.index.filters import first_line, quote_names, whole_filter, wrong_filter
 from clearvit.retrieval.index.held_table import HeldTable, Holder
 from clearvit.retrieval.index.whitening_table import (
     drop_whitenings,
@@ -267,6 +267,14 @@ class Store:
         )
         return self._rows(found, torch.zeros(0), with_features=True)
 
+    def sample(self, count: int) -> ImageFeatures:
+        """Read the features of some random images, the same ones while the index stays as it is."""
+        generator = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(len(self), generator=generator)[:count].sort().values.tolist()
+        columns = ["vector", *FEATURES]
+        found = self._read(lambda: self._table.take_offsets(chosen).select(columns).to_arrow())
+        return to_features(found, self.spec)
+
     @property
     def has_ann_index(self) -> bool:
         """Whether an approximate nearest-neighbor index exists."""
@@ -387,8 +395,3 @@ def _merge(table: Any, column: str, data: Any) -> None:
     """Insert rows; those of the same value in a column are replaced."""
     merge = table.merge_insert(column).when_matched_update_all()
     merge.when_not_matched_insert_all().execute(data)
-
-
-def quote_names(names: Sequence[str]) -> str:
-    """Write names as a list of SQL."""
-    return ", ".join("'" + name.replace("'", "''") + "'" for name in names)

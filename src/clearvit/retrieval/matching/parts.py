@@ -26,7 +26,7 @@ from clearvit.retrieval.matching.pooling import Grid
 MOST = 6  # parts; people tell no more colors apart
 LINES = 9
 APART = 0.12  # of the longer side of the grid: distance between two lines
-FEWEST = 0.015  # strong matches as a fraction of the patches, else nothing of the query was found
+FEWEST = 0.015  # strong matches as a fraction of the patches, where no collection is known
 SMALLEST = 0.004  # fraction of an image that a part covers at least
 HOLDS = 0.25  # of all strong matches; a foreground with fewer is not what the images share
 ROUNDS = 12  # of k-means
@@ -65,20 +65,22 @@ class PartMatches:
         return [float(self.matches.strength[parts == p].mean()) for p in range(self.count)]
 
 
-def find_parts(query: Tensor, hit: Tensor, grids: tuple[Grid, Grid]) -> PartMatches:
+def find_parts(
+    query: Tensor, hit: Tensor, grids: tuple[Grid, Grid], *, needed: float = FEWEST
+) -> PartMatches:
     """Find the parts that two images share.
 
     Args:
         query: Tokens of one image, (N, C); the finer the grid, the finer the parts.
         hit: Tokens of the other, (M, C).
         grids: (H, W) of both.
+        needed: Fraction of the patches that need a strong match, else nothing is shared.
     """
     ours, theirs = center_pair(query.float(), hit.float())
     similarity = ours @ theirs.T
     fronts, strong = _strong_matches(ours, theirs, similarity, grids)
     matched = (similarity.amax(1) >= STRONG, similarity.amax(0) >= STRONG)
-    fewest = max(2, round(FEWEST * len(ours)))
-    if len(strong) < fewest:
+    if len(strong) < max(2, round(needed * len(ours))):
         return _nothing(grids, strong)
     inside = [front & near for front, near in zip(fronts, matched, strict=True)]
     centers = _cluster_matches(ours[strong.query] + theirs[strong.hit])
@@ -89,7 +91,7 @@ def find_parts(query: Tensor, hit: Tensor, grids: tuple[Grid, Grid]) -> PartMatc
     labels = _assign((ours, theirs), inside, grids, centers[shared])  # what was dropped goes over
     joined = labels[0][strong.query] == labels[1][strong.hit]
     within = strong[joined & (labels[0][strong.query] != NO_PART)]
-    if len(within) < fewest:
+    if len(within) < max(2, round(min(needed, FEWEST) * len(ours))):
         return _nothing(grids, strong)
     maps = [label.reshape(grid) for label, grid in zip(labels, grids, strict=True)]
     seen = [near.reshape(grid) for near, grid in zip(matched, grids, strict=True)]
