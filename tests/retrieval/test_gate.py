@@ -1,10 +1,13 @@
+import pytest
 import torch
 import torch.nn.functional as F
 
 from clearvit.retrieval.config import Matching
 from clearvit.retrieval.gate import choose_weight, gate_reranking, sample_gate
 from clearvit.retrieval.matching.patch_matching import LocalFeatures
+from clearvit.retrieval.ranking_metrics import retrieval_metrics
 from clearvit.retrieval.reranking import rerank
+from clearvit.retrieval.whitening import Whitening
 from tests.helpers.planted_collection import map_at_r, planted_collection, without_diagonal
 
 CHAMFER = Matching("chamfer")
@@ -51,6 +54,41 @@ def test_the_gate_sees_neighbors_become_mutual():
     random = torch.randn(150, 150)  # symmetric noise makes neighbors mutual, but no better
     symmetric = choose_weight(descriptors, candidates, (random + random.T).gather(1, candidates))
     assert symmetric.weight == 0
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0])
+def test_patches_that_see_the_pose_do_not_open_the_gate_of_a_decorrelated_descriptor(noise):
+    """Patches know a part of what the descriptor knows, the pose, and nothing of the classes.
+
+    With the first noise the strongest directions still stand out, with the second all are alike.
+    """
+    torch.manual_seed(0)
+    labels = torch.arange(20).repeat_interleave(9)
+    angle = torch.rand(len(labels)) * 6.283
+    pose = torch.stack([wave(k * angle) for k in (1, 2, 3) for wave in (torch.cos, torch.sin)], 1)
+    known = torch.cat([torch.randn(20, 24)[labels], pose], 1)
+    network = known @ torch.randn(30, 192) / 5 + noise * torch.randn(len(labels), 192)
+    descriptors = F.normalize(Whitening.fit(network, channels=128)(network), dim=-1)
+    similarity = without_diagonal(descriptors)
+    nearest = similarity.topk(50, dim=1)
+    close = (pose @ pose.T / 3).gather(1, nearest.indices)
+    chosen = choose_weight(descriptors, nearest.indices, close)
+    assert chosen.weight == 0 and "decorrelated" in chosen.note
+    better, worse = (  # what a weight would do: the smallest that the gate can choose
+        retrieval_metrics(
+            nearest.indices.gather(1, score.argsort(dim=1, descending=True)), labels
+        ).map_at_r
+        for score in (nearest.values, nearest.values + 0.05 * close)
+    )
+    assert worse < better - 0.02
+
+
+def test_a_rotation_of_the_descriptors_changes_little_for_the_gate():
+    """Channels of a network are as good as random directions."""
+    descriptors, images, _ = planted_collection(global_noise=2.5, local_noise=1.0)
+    rotation = torch.linalg.qr(torch.randn(96, 96)).Q
+    for one in (descriptors, descriptors @ rotation):
+        assert gate_reranking(one, images, CHAMFER, top=20).weight > 0
 
 
 def test_the_gate_refuses_to_judge_by_too_little():

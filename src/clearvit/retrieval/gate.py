@@ -11,6 +11,12 @@ Two signs speak for re-ranking a collection, and either is enough if it is signi
   predicted worse.
 
 Most collections of a good model show neither, and the weight is 0.
+
+Both signs rest on channels that repeat each other, as those of a network do: what seven parts know
+of an image, the eighth knows too. Whitening and a projection that was fitted to classes take that
+away. Then every part has something to say that the others do not know, patches that know anything
+of the image predict it, and no sign is left that they know more than the descriptor as a whole. So
+a descriptor with decorrelated channels is kept.
 """
 
 from __future__ import annotations
@@ -34,6 +40,8 @@ NEIGHBORS = 10  # that may be mutual
 FEWEST_IMAGES = 20
 FEWEST_CHANNELS = 64  # parts of shorter descriptors are no views of the same thing
 RATIOS = (0.1, 0.25, 0.5, 1.0)  # spread of weight x patch similarity over that of the cosines
+ISOLATED = 0.5  # of the agreement by chance; below, parts have nothing in common
+REDUNDANT = 0.8  # below: decorrelated. Networks have 0.97 to 1.03, what was whitened 0.02 to 0.5
 
 
 @dataclass(frozen=True)
@@ -70,11 +78,12 @@ def gate_reranking(
         seed: Seed of the sample and of the cut into parts.
     """
     chosen = sample_gate(len(descriptors), sample=sample, seed=seed)
-    if len(chosen) < FEWEST_IMAGES:
-        return _too_few(f"{len(chosen)} images", f"{FEWEST_IMAGES} images")
     images, units = gallery[chosen], F.normalize(descriptors[chosen].float(), dim=-1)
     similarity = (units @ units.T).fill_diagonal_(-torch.inf)
     candidates = similarity.topk(min(top, len(chosen) - 1), dim=1).indices
+    refusal = _refuse(units, candidates.shape[1], seed)
+    if refusal is not None:  # before patches are compared in vain
+        return refusal
     scores = [
         match(images[i : i + 1], images[row], matching).score for i, row in enumerate(candidates)
     ]
@@ -92,10 +101,9 @@ def choose_weight(
         patch_similarity: Of each image and its candidates, (N, K).
         seed: Seed of the cut into parts.
     """
-    if descriptors.shape[1] < FEWEST_CHANNELS:
-        return _too_few(f"{descriptors.shape[1]} channels", f"{FEWEST_CHANNELS} channels")
-    if len(descriptors) < FEWEST_IMAGES or candidates.shape[1] <= NEAREST:
-        return _too_few(f"{len(descriptors)} images", f"{FEWEST_IMAGES} images")
+    refusal = _refuse(descriptors, candidates.shape[1], seed)
+    if refusal is not None:
+        return refusal
     close = torch.where(patch_similarity.isfinite(), patch_similarity, patch_similarity.nanmean())
     near = _candidate_cosines(descriptors, candidates)
     spread = close.std(1).mean().clamp(min=torch.finfo(close.dtype).eps)
@@ -111,6 +119,8 @@ def choose_weight(
         for rows in (agreement, mutual)
     )
     base = float(agreement[0].mean())
+    if base < ISOLATED * NEAREST / candidates.shape[1]:
+        return _decorrelated(f"the nearest by one part are those by the others in {base:.1%}")
     weight, predicting = _decide(gains, mutual_gains, base)
     shown = weight or predicting
     return GateDecision(
@@ -130,6 +140,30 @@ def _decide(
     if gains[predicting].low > RELATIVE_GAIN * base:
         return predicting, predicting
     return max(agreeing, key=lambda w: agreeing[w], default=0.0), predicting
+
+
+def _redundancy(descriptors: Tensor, seed: int) -> float:
+    """Compare how much channels correlate with how much random directions do.
+
+    Cosines are the same in any rotation of the descriptors. The channels of a network are as good
+    as random directions, and the ratio is 1; principal directions do not correlate at all.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    units = F.normalize(descriptors.float(), dim=-1).cpu()
+    width = units.shape[1]
+    rotation = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q
+    smallest = torch.finfo(units.dtype).tiny
+    ours, random = (_mean_squared_correlation(one) for one in (units, units @ rotation))
+    return ours / max(random, smallest)
+
+
+def _mean_squared_correlation(vectors: Tensor) -> float:
+    """Average the squared correlations of all pairs of channels of vectors (N, D)."""
+    centered = vectors - vectors.mean(0)
+    units = F.normalize(centered, dim=0)
+    squares = (units.T @ units).square()
+    width = len(squares)
+    return float(squares.sum() - squares.diagonal().sum()) / (width * (width - 1))
 
 
 def _held_out_parts(descriptors: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -165,6 +199,27 @@ def _candidate_cosines(descriptors: Tensor, candidates: Tensor) -> Tensor:
     """Cosines of every image with its candidates, (N, K)."""
     units = F.normalize(descriptors.float(), dim=-1)
     return (units @ units.T).gather(1, candidates)
+
+
+def _refuse(descriptors: Tensor, neighbors: int, seed: int) -> GateDecision | None:
+    """Keep descriptors (N, D) that the signs cannot judge by so many neighbors."""
+    if descriptors.shape[1] < FEWEST_CHANNELS:
+        return _too_few(f"{descriptors.shape[1]} channels", f"{FEWEST_CHANNELS} channels")
+    if len(descriptors) < FEWEST_IMAGES or neighbors <= NEAREST:
+        return _too_few(f"{len(descriptors)} images", f"{FEWEST_IMAGES} images")
+    redundancy = _redundancy(descriptors, seed)
+    if redundancy < REDUNDANT:
+        return _decorrelated(f"they correlate {redundancy:.2f} times as much as random directions")
+    return None
+
+
+def _decorrelated(evidence: str) -> GateDecision:
+    return GateDecision(
+        0.0,
+        "The ranking by descriptors is kept: their channels are decorrelated, as by whitening or a"
+        f" trained projection ({evidence}), so nothing but labels can tell whether patch-level"
+        " re-ranking helps. Set a weight to use it anyway.",
+    )
 
 
 def _too_few(have: str, needed: str) -> GateDecision:
