@@ -166,6 +166,13 @@ JOBS = (
         (*SETS, *CLASSES),
     ),
     Job(
+        "neighbor_choice",
+        ("neighbor_choice",),
+        1.0,
+        f"--models {DEIT} --sets corridor --size 64",
+        (*SETS, *CLASSES),
+    ),
+    Job(
         "retrieval",
         ("retrieval",),
         3.0,

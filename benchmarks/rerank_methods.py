@@ -134,7 +134,7 @@ def by_neighbors(one: Collection, nearest: Nearest, title: str, count: int) -> T
     for query, order in zip(units[one.rows], nearest.order, strict=True):
         head = order[:TOP]
         by: Any = BY[title]
-        better = score_by_neighbors(query, units[head], by, count)
+        better = score_by_neighbors(query, units[head], by, count, keep_first=False)
         better = better.argsort(descending=True, stable=True)
         orders.append(torch.cat([head[better], order[TOP:]]))
     return torch.stack(orders)

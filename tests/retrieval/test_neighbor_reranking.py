@@ -94,3 +94,20 @@ def test_patches_are_not_descriptors():
     vectors, _ = clustered(4)
     with pytest.raises(ModelError, match="expansion or reciprocal"):
         score_by_neighbors(vectors[0], vectors[1:], "patches")
+
+
+@pytest.mark.parametrize("by", ["expansion", "reciprocal"])
+def test_the_nearest_image_stays_first(by):
+    """Neighbors find the group; the nearest of it is known by its descriptor."""
+    vectors, _ = clustered(noise=1.5)
+    moved = 0
+    for query in range(len(vectors)):
+        similarity = vectors @ vectors[query]
+        similarity[query] = -1
+        near = vectors[similarity.argsort(descending=True)[:20]]
+        kept = score_by_neighbors(vectors[query], near, by)
+        free = score_by_neighbors(vectors[query], near, by, keep_first=False)
+        assert int(kept.argsort(descending=True, stable=True)[0]) == 0
+        assert torch.equal(kept[1:], free[1:])
+        moved += int(free.argmax() != 0)
+    assert moved  # else this says nothing

@@ -22,7 +22,12 @@ SHARED = 2 / 3  # of a neighbor's own set that must be shared to take it in
 
 
 def score_by_neighbors(
-    query: Tensor, candidates: Tensor, by: RerankBy, neighbors: int | None = None
+    query: Tensor,
+    candidates: Tensor,
+    by: RerankBy,
+    neighbors: int | None = None,
+    *,
+    keep_first: bool = True,
 ) -> Tensor:
     """Score the K nearest images of a query by what their descriptors have in common.
 
@@ -31,6 +36,8 @@ def score_by_neighbors(
         candidates: Unit descriptors of its nearest images, the nearest first, (K, D).
         by: "expansion" or "reciprocal".
         neighbors: How many nearest images to look at; None for the default.
+        keep_first: Give the nearest image the largest score. Neighbors tell a group from others,
+            but not which of its images is the most similar one.
 
     Returns:
         (K,), the larger, the better: the cosine with the expanded query, or 1 - k-reciprocal
@@ -38,12 +45,16 @@ def score_by_neighbors(
     """
     if by == "expansion":
         near = candidates[: EXPANSION if neighbors is None else neighbors]
-        return candidates @ expand_query(query, near)
-    if by == "reciprocal":
+        scores = candidates @ expand_query(query, near)
+    elif by == "reciprocal":
         images = torch.cat([query[None], candidates])
         count = RECIPROCAL if neighbors is None else neighbors
-        return 1 - reciprocal_distances(images, count)[0, 1:]
-    raise ModelError(f"rerank_by is '{by}'; descriptors re-rank by expansion or reciprocal.")
+        scores = 1 - reciprocal_distances(images, count)[0, 1:]
+    else:
+        raise ModelError(f"rerank_by is '{by}'; descriptors re-rank by expansion or reciprocal.")
+    if keep_first and len(scores):
+        scores[:1] = scores.max()
+    return scores
 
 
 def expand_query(query: Tensor, near: Tensor, alpha: float = ALPHA) -> Tensor:
