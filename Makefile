@@ -14,7 +14,8 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && n=8; echo
 .PHONY: demo test test-slow test-lowest test-package dist lint browser results docs web clean
 
 demo: $(VENV)/.demo
-	@$(BIN)/clearvit demo $(if $(QUICK),--quick) $(if $(IMAGES),--images "$(IMAGES)")
+	@$(BIN)/clearvit demo $(if $(QUICK),--quick) $(if $(IMAGES),--images "$(IMAGES)") \
+		$(if $(OUT),--out "$(OUT)")
 
 test: $(VENV)/.dev browser lint
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

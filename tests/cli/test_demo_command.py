@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
 from clearvit.backbones.load import load
 from clearvit.backbones.saved import save
+from clearvit.errors import ImageError
 from tests.conftest import tiny_network
 from tests.helpers.commands import invoke
 from tests.helpers.pages import check
@@ -29,3 +33,30 @@ def test_the_demo_ends_with_one_report(tmp_path, monkeypatch):
         assert f"clearvit {verb} " in text
     assert "What did not work" in text and "gap to the average of" in text
     assert 'type="range"' in text  # before and after
+
+
+def test_the_demo_asks_for_the_search_extra_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = invoke("demo", "--quick", "--model", "dir:model", "--images", "mine")
+    assert "pip install 'clearvit[demo]'" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [((), "demo"), (("--quick",), "demo-quick"), (("--images", "x"), "demo-own")],
+)
+def test_demos_of_other_images_or_pace_have_other_folders(
+    arguments, folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def stop(out, images, **options):
+        asked.append(out)
+        raise ImageError("enough")
+
+    monkeypatch.setattr("clearvit.demo.photos.prepare_photos", stop)
+    assert invoke("demo", *arguments).exit_code == 1
+    assert asked == [Path(folder) / "images"]

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from clearvit.demo.photos import HELD, packaged_photos, prepare_photos
-from clearvit.errors import ImageError
+from clearvit.errors import ImageError, StoreError
 
 
 def contents(folder):
@@ -39,3 +39,38 @@ def test_too_few_photos_are_an_error_before_any_work(tmp_path):
     with pytest.raises(ImageError, match="at least 12"):
         prepare_photos(tmp_path / "out", tmp_path, parts=2)
     assert not (tmp_path / "out").exists()
+
+
+def many(folder, count=12):
+    for number in range(count):
+        photo = folder / f"{number % 2}" / f"{number // 2}.jpg"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (30, 20), (20 * number, 99, 0)).save(photo)
+    return folder
+
+
+def test_photos_of_one_name_in_two_folders_are_two_photos(tmp_path):
+    found = prepare_photos(tmp_path / "out" / "images", many(tmp_path / "mine"), parts=2)
+    learn, held = contents(found.learn), contents(found.held)
+    assert len(learn) + len(held) == 12
+    assert not set(learn.values()) & set(held.values())
+
+
+def test_files_that_cannot_be_read_are_left_out_and_named(tmp_path):
+    mine = many(tmp_path / "mine", 13)
+    (mine / "0" / "3.jpg").write_text("no image")
+    (mine / "notes.txt").write_text("hello")
+    found = prepare_photos(tmp_path / "out" / "images", mine, parts=2)
+    assert len(contents(found.learn)) + len(contents(found.held)) == 12
+    assert [bad.name for bad in found.skipped] == ["0/3.jpg"]
+    (mine / "0" / "4.jpg").write_text("no image")
+    with pytest.raises(ImageError, match=r"11 of 13 images can be read.*at least 12"):
+        prepare_photos(tmp_path / "another" / "images", mine, parts=2)
+    assert not (tmp_path / "another").exists()
+
+
+def test_the_demo_of_other_photos_is_not_mixed_with_this_one(tmp_path):
+    prepare_photos(tmp_path / "out" / "images", many(tmp_path / "mine"), parts=2)
+    for other in (None, many(tmp_path / "more", 20)):
+        with pytest.raises(StoreError, match="other images"):
+            prepare_photos(tmp_path / "out" / "images", other, parts=2)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Output, out_option
-from clearvit.cli.console import errors, note
+from clearvit.cli.console import errors, note, report_skipped
 from clearvit.cli.generate import command
 from clearvit.demo.config import DemoConfig
 
@@ -20,7 +20,8 @@ def demo(
     config: DemoConfig,
     output: Output,
     out: Annotated[
-        Path | None, out_option("Directory of all results; demo/ or demo-quick/.")
+        Path | None,
+        out_option("Directory of all results; demo/, demo-own/ for images of your own, or …-quick/."),
     ] = None,
 ) -> None:
     """Diagnose, cure, compare, discover, segment, search and prune a real ViT: one report.
@@ -34,13 +35,15 @@ def demo(
     """
     from clearvit.demo.cover import NAMES, write_cover
     from clearvit.demo.photos import prepare_photos
-    from clearvit.demo.steps import FULL, QUICK, list_steps
+    from clearvit.demo.steps import FULL, QUICK, list_steps, require_libraries
     from clearvit.report.combine import combine_pages
 
     begun = time.monotonic()
     pace = QUICK if config.quick else FULL
-    out = out or Path("demo-quick" if config.quick else "demo")  # neither resumes the other
+    out = out or Path(config.folder)
+    require_libraries()
     folders = prepare_photos(out / "images", config.images, parts=pace.parts)
+    report_skipped(folders.skipped)
     steps = list_steps(config.model, folders, out, pace, config.device)
     for number, step in enumerate(steps, 1):
         errors.print(f"\n[bold]{number}/{len(steps)} {step.question}[/bold]")

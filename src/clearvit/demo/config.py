@@ -20,3 +20,9 @@ class DemoConfig(Options):
     device: str = option(
         "auto", "Device of the network: auto, cpu, cuda, cuda:1, mps.", panel="Run"
     )
+
+    @property
+    def folder(self) -> str:
+        """Where results go unless told otherwise: no demo resumes another kind of demo."""
+        own, quick = "-own" if self.images else "", "-quick" if self.quick else ""
+        return f"demo{own}{quick}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clearvit.backbones.load import CURED_DEMO
 from clearvit.demo.photos import Folders
+from clearvit.errors import missing_extra
 from clearvit.images import read_image
 
 
@@ -38,6 +40,16 @@ class Pace:
 
 FULL = Pace(size=336, parts=8, epochs=6, views=50, rounds=5)
 QUICK = Pace(size=224, parts=4, epochs=3, views=20, rounds=3)
+
+
+def require_libraries() -> None:
+    """Refuse to begin without what a later step needs.
+
+    Raises:
+        ModelError: The search index is not installed.
+    """
+    if importlib.util.find_spec("lancedb") is None:
+        raise missing_extra("lancedb", "demo", "the search in the demo")
 
 
 def list_steps(
