@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-SECONDS = 30.0  # between two lines in a log
+SECONDS = 20.0  # between two lines in a log: with a slow batch still less than half a minute
 FIRST, LONG = 3.0, 60.0  # seconds that are timed, and after which a time is worth saying
 QUIET = "CLEARVIT_PROGRESS"  # set to 0 for silence
 
@@ -72,7 +72,7 @@ def show_progress() -> Iterator[Progress]:
 def log_progress(
     write: Callable[[str], object] | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Progress:
-    """Give a callback that writes a line every half minute, and messages at once.
+    """Give a callback that writes a line every 20 seconds, and messages at once.
 
     A stage that will take more than a minute says so after its first seconds.
     """
