@@ -43,7 +43,8 @@ def store_outputs(path: Path) -> None:
     count = 0
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for cell in notebook["cells"]:
-            if cell["cell_type"] == "code":
+            installs = "".join(cell["source"]).startswith("%pip")
+            if cell["cell_type"] == "code" and not installs:
                 count += 1
                 cell["execution_count"] = count
                 cell["outputs"] = run_cell("".join(cell["source"]), names, count)
