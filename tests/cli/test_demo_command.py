@@ -47,9 +47,7 @@ def test_the_demo_asks_for_the_search_extra_before_any_work(tmp_path, monkeypatc
     ("arguments", "folder"),
     [((), "demo"), (("--quick",), "demo-quick"), (("--images", "x"), "demo-own")],
 )
-def test_demos_of_other_images_or_pace_have_other_folders(
-    arguments, folder, tmp_path, monkeypatch
-):
+def test_demos_of_other_images_or_pace_have_other_folders(arguments, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = []
 

@@ -1,5 +1,6 @@
 import html
 import os
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -21,6 +22,13 @@ def test_chapters_keep_their_text_and_get_names_of_their_own(tmp_path):
     words = "".join(parsed.text)
     assert "text of first" in words and "text of second" in words and "<second> & co" in words
     assert text.count("<script>") == 1
+
+
+def test_chapters_may_have_other_titles(tmp_path):
+    pages = [page_of(tmp_path / "a", "first"), page_of(tmp_path / "b", "second")]
+    text = combine_pages(pages, tmp_path / "report.html", "All", titles=["", "Why?"]).read_text()
+    chapters = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert chapters[1] == "Why?" and "first" in chapters[0]
 
 
 def test_pages_are_found_in_directories_and_only_ours(tmp_path):

@@ -21,7 +21,9 @@ def demo(
     output: Output,
     out: Annotated[
         Path | None,
-        out_option("Directory of all results; demo/, demo-own/ for images of your own, or …-quick/."),
+        out_option(
+            "Directory of all results; demo/, or demo-own/ for your own images, or …-quick/."
+        ),
     ] = None,
 ) -> None:
     """Diagnose, cure, compare, discover, segment, search and prune a real ViT: one report.
@@ -46,20 +48,21 @@ def demo(
     report_skipped(folders.skipped)
     steps = list_steps(config.model, folders, out, pace, config.device)
     for number, step in enumerate(steps, 1):
-        errors.print(f"\n[bold]{number}/{len(steps)} {step.question}[/bold]")
+        errors.print(f"\n{number}/{len(steps)} {step.question}", style="bold", soft_wrap=True)
         note(f"$ {step.shell}")
         with contextlib.redirect_stdout(sys.stderr if output.json else sys.stdout):
             app(step.arguments, standalone_mode=False)
         sys.stdout.flush()
-    pages = {step.page: step.shell for step in steps if step.page is not None}
-    shown = min(folders.held.iterdir())
-    cover = write_cover(out, config.model, shown, pace.size, device=config.device)
+    chapters = [step for step in steps if step.page is not None]
+    photo = min(folders.held.iterdir())
+    cover = write_cover(out, config.model, photo, pace.cure_size, device=config.device)
     page = combine_pages(
-        [cover, *pages],
+        [cover, *(step.page for step in chapters if step.page)],
         out / "report.html",
         f"The tokens of {NAMES.get(config.model, config.model)}, before and after",
         subtitle=f"{pace.size} px unless said otherwise; every chapter names its command.",
-        commands=["", *pages.values()],
+        commands=["", *(step.shell for step in chapters)],
+        titles=["", *(step.question for step in chapters)],
     )
     minutes = (time.monotonic() - begun) / 60
     note(f"\n{minutes:.1f} minutes. Open the report in a browser:")

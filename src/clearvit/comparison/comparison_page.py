@@ -240,5 +240,5 @@ def _subtitle(comparison: Comparison) -> str:
     count = len(comparison.images)
     return (
         f"{count} image{'s' * (count != 1)} at {height} {TIMES} {width} px. Made by clearvit"
-        f" {__version__}; the same numbers are in compare.json beside this page."
+        f" {__version__}; the same numbers are in compare.json."
     )

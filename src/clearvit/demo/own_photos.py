@@ -21,9 +21,7 @@ def read_own_photos(images: Path, most: int) -> tuple[dict[str, Image.Image], li
     """
     found = find_images(images)
     if len(found) < FEWEST:
-        raise ImageError(
-            f"'{images}' holds {len(found)} images; the demo needs at least {FEWEST}."
-        )
+        raise ImageError(f"'{images}' holds {len(found)} images; the demo needs at least {FEWEST}.")
     photos: dict[str, Image.Image] = {}
     skipped: list[Skipped] = []
     for source in spread_evenly(found, most):

@@ -32,14 +32,15 @@ class Pace:
     """How much of everything."""
 
     size: int  # pixels
+    cure_size: int  # pixels where raw and cured are compared; artifacts are common from 336 on
     parts: int  # crops of every photo, to train on
     epochs: int
     views: int  # of the reference
     rounds: int  # of the speed test
 
 
-FULL = Pace(size=336, parts=8, epochs=6, views=50, rounds=5)
-QUICK = Pace(size=224, parts=4, epochs=3, views=20, rounds=3)
+FULL = Pace(size=336, cure_size=336, parts=8, epochs=6, views=50, rounds=5)
+QUICK = Pace(size=224, cure_size=336, parts=4, epochs=3, views=20, rounds=3)
 
 
 def require_libraries() -> None:
@@ -65,6 +66,7 @@ def list_steps(
 
 def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
     trained, held, size = f"dir:{out / 'cured'}", str(photos.held), ("--size", str(pace.size))
+    large = ("--size", str(pace.cure_size))
     shipped = (CURED_DEMO,) if model == "demo" else ()  # of a longer training on more photos
     cured = shipped[0] if shipped else trained
     image = str(sorted(photos.held.iterdir())[0])
@@ -90,7 +92,7 @@ def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
         Step(
             "Cure it: learn to see in one pass what the average of ten views sees.",
             (
-                *("cure", model, str(photos.learn), *size, "--epochs", str(pace.epochs)),
+                *("cure", model, str(photos.learn), *large, "--epochs", str(pace.epochs)),
                 *("--keep-anyway", *to("cured")),
             ),
             folders["cured"] / "cure.html",
@@ -99,7 +101,7 @@ def _steps(model: str, photos: Folders, out: Path, pace: Pace) -> list[Step]:
             "What changed, on photos it has not seen?",
             (
                 *("compare", model, *shipped, trained, held),
-                *(*size, "--views", str(pace.views), *to("compare")),
+                *(*large, "--views", str(pace.views), *to("compare")),
             ),
             folders["compare"] / "compare.html",
         ),

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from clearvit.backbones.backbone import Backbone
 from clearvit.backbones.tokens import Tokens
-from clearvit.report.figure import Panel, draw_panels
+from clearvit.report.figure import NORM_LIMITS, Panel, draw_panels
 from clearvit.report.pca import PCA
 from clearvit.views.denoise import denoise
-
-LIMITS = (0.5, 3.0)  # of norms, in units of the median
 
 
 def draw_strip(
@@ -45,7 +43,7 @@ def draw_strip(
     block = int(np.argmax([one.max() for one in ratios[0]]))
     for title, one in zip(("norms, raw", "norms, cured"), ratios, strict=True):
         note = f"block {block}; largest {one[block].max():.1f} x median"
-        below.append(Panel(title, None, one[block], note, limits=LIMITS, aspect=aspect))
+        below.append(Panel(title, None, one[block], note, limits=NORM_LIMITS, aspect=aspect))
     errors = [_distance(tokens.patches[0], clean.patches[0]) for tokens in (plain, after)]
     limits = (0.0, max(float(np.quantile(errors[0], 0.98)), 1e-6))
     for name, error in zip(("raw", "cured"), errors, strict=True):

@@ -56,6 +56,7 @@ def combine_pages(
     *,
     subtitle: str = "",
     commands: Sequence[str] = (),
+    titles: Sequence[str] = (),
 ) -> Path:
     """Write one page with others as its chapters, whole or not at all.
 
@@ -65,17 +66,20 @@ def combine_pages(
         title: Its heading.
         subtitle: One line below it.
         commands: What made each of the pages, shown with it.
+        titles: Headings of the chapters; without them, those of the pages.
     """
     images: dict[str, bytes] = {}
     chapters = []
-    for page, command in zip_longest(pages, commands):
+    for page, command, heading in zip_longest(pages, commands, titles):
         chapter = read_page(page)
         images |= chapter.images
         head: list[Any] = [Paragraph(chapter.subtitle, faint=True)] if chapter.subtitle else []
         head += [Command(command)] if command else []
         sections = _point_from(chapter.sections, page, path)
         elements = [*encode(head, images), *sections]
-        chapters.append({"kind": "Section", "title": chapter.title, "elements": elements})
+        chapters.append(
+            {"kind": "Section", "title": heading or chapter.title, "elements": elements}
+        )
     return write_html(path, render_data(Page(title, subtitle, chapters, images), COMBINED))
 
 

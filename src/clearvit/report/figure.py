@@ -33,6 +33,7 @@ MARGIN, GAP, BAR = 0.3, 0.26, 0.32  # inches; BAR holds a color bar with its num
 HEAD, TITLE, FOOT = 0.6, 0.5, 0.42  # inches for the figure title, panel titles and the caption
 TALLEST = 5.6  # inches, of a panel
 INK, FAINT = "#1d2330", "#69707f"
+NORM_LIMITS = (0.5, 3.0)  # of norms, in units of the median: healthy ones look alike and dark
 NORM_CMAP, ATTENTION_CMAP = "magma", "viridis"  # perceptually uniform, safe for color blindness
 
 

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from clearvit.errors import ImageError
 from clearvit.report.elements import Element, Facts, ImageElement, Paragraph, Section, Table
-from clearvit.report.figure import Panel, draw_panels
+from clearvit.report.figure import DPI, WIDTH, Panel, draw_panels
 from clearvit.report.page import write_page
 from clearvit.segmentation.mask_results import PALETTE, Mask, Masks
 from clearvit.segmentation.method_choice import Candidate, Choice
 
 SHOWN, PER_ROW, SIDE = 24, 4, 480  # masks, side by side, pixels of the longer side
-SWATCH = 8  # pixels of a color in the legend
 
 
 def write_contact_sheet(path: Path, masks: Masks) -> Path:
@@ -67,17 +68,18 @@ def _draw(masks: Sequence[Mask]) -> list[Element]:
     classes = masks[0].classes
     return [
         ImageElement(draw_panels(rows), alt=f"Masks drawn on their images: {names}"),
-        ImageElement(draw_panels([_legend(classes)]), alt=f"Colors: {', '.join(classes.values())}"),
+        ImageElement(_legend(classes), alt=f"Colors: {', '.join(classes.values())}"),
     ]
 
 
-def _legend(classes: dict[int, str]) -> list[Panel]:
+def _legend(classes: dict[int, str]) -> Figure:
     """Draw the colors of the classes, without number 0, which is not drawn; at most twelve."""
-    colors = np.array(PALETTE, dtype=np.uint8).reshape(256, 3)
+    colors = np.array(PALETTE).reshape(256, 3) / 255
     shown = [(n, name) for n, name in classes.items() if n][:12]
-    swatches = [np.full((SWATCH, 4 * SWATCH, 3), colors[n], np.uint8) for n, _ in shown]
-    panels = [Panel(name[:16], image=s) for (_, name), s in zip(shown, swatches, strict=True)]
-    return panels + [Panel("")] * max(0, 6 - len(panels))
+    handles = [Patch(color=colors[n], label=name[:24]) for n, name in shown]
+    figure = Figure(figsize=(WIDTH, 0.35 * max(1, -(-len(handles) // PER_ROW))), dpi=DPI)
+    figure.legend(handles=handles, ncols=PER_ROW, loc="center left", frameon=False)
+    return figure
 
 
 def _candidates(masks: Masks) -> Table:

@@ -233,8 +233,7 @@ def _positions_caption(diagnosis: Diagnosis) -> str:
         )
     return (
         f"{flagged} Stripes or single bright cells mean that the position decides, not the"
-        " image: often a matter of how position embeddings were resized. On the right, what"
-        " differs from the neighbors in the same way in all images."
+        " image. On the right, what differs from the neighbors in the same way in all images."
     )
 
 
@@ -291,8 +290,8 @@ def _subtitle(diagnoses: Sequence[Diagnosis]) -> str:
     images = " or ".join(map(str, sorted(seen)))
     return (
         f"{images} image{'s' * (images != '1')} at {' and '.join(sorted(sizes))} px; norms are read"
-        f" before the final norm. Made by clearvit {__version__}; the same numbers are in the JSON"
-        " file beside this page."
+        f" before the final norm. Made by clearvit {__version__}; the same numbers are in"
+        " report.json."
     )
 
 

@@ -25,7 +25,14 @@ from clearvit.images import ImageSource, batches, find_images
 from clearvit.images.find import ImageInput
 from clearvit.options import Size, with_options
 from clearvit.report.elements import Element, ImageElement, Paragraph, Section
-from clearvit.report.figure import ATTENTION_CMAP, Panel, draw_panels, save_figure, shared_limits
+from clearvit.report.figure import (
+    ATTENTION_CMAP,
+    NORM_LIMITS,
+    Panel,
+    draw_panels,
+    save_figure,
+    shared_limits,
+)
 from clearvit.report.page import write_page
 from clearvit.report.pca import PCA
 from clearvit.views.denoised import with_views
@@ -197,13 +204,14 @@ def panels(seen: Seen, pca: PCA, depth: int) -> list[list[Panel]]:
 
 
 def _norm_panel(seen: Seen, block: int, depth: int) -> Panel:
-    values = seen.norms[block]
-    ratio = values.max() / max(float(np.median(values)), 1e-12)
+    norms = seen.norms[block]
+    values = norms / max(float(np.median(norms)), 1e-12)
     return Panel(
         f"norms, block {block} of 0..{depth - 1}",
         values=values,
-        note=f"largest {ratio:.1f} {TIMES} median",
-        limits=shared_limits([values], low=0.0),  # from 0, so that even norms look even
+        note=f"largest {values.max():.1f} {TIMES} median",
+        limits=NORM_LIMITS,
+        label=f"{TIMES} median",
         aspect=seen.aspect,
     )
 

@@ -11,10 +11,10 @@ from clearvit.errors import ImageError
 from clearvit.report.elements import (
     Cell,
     ContactSheet,
+    Details,
     Element,
     Facts,
     ImageElement,
-    Notice,
     Paragraph,
     Section,
     Table,
@@ -53,7 +53,7 @@ def explain_page(hits: Hits, path: str | Path, *, figures: int = 10) -> Path:
         query = (Paragraph(f"No image of the query: {error}", faint=True),)
     sections = [
         Section("Query", query),
-        Section("Hits", (Notice("How the ranking came about", hits.note, "good"), sheet)),
+        Section("Hits", (Paragraph(hits.note), sheet)),
     ]
     return write_page(Path(path), f"Images like {short_name(hits.query.name)}", sections)
 
@@ -83,7 +83,7 @@ def _explain(hit: Hit) -> tuple[Element, ...]:
     table = Table(HEADER, tuple(rows), caption)
     if not explanation.found:
         return (Paragraph(NOT_FOUND), figure, _facts(hit))
-    return (figure, _facts(hit), table)
+    return (figure, _facts(hit), Details("The table of the figure", (table,)))
 
 
 def _facts(hit: Hit) -> Facts:

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from clearvit.errors import ImageError
 from clearvit.report.chart import BLUE, ORANGE
-from clearvit.report.elements import ImageElement, Notice, Section, Table
+from clearvit.report.elements import ImageElement, Notice, Paragraph, Section, Table
 from clearvit.report.figure import Array, Panel, draw_panels
 from clearvit.report.page import write_page
 from clearvit.retrieval.index.hits import Box, Hit, Hits
@@ -40,7 +40,7 @@ def draw_regions(hits: Sequence[Hit]) -> Figure:
 def region_page(hits: Hits, path: str | Path) -> Path:
     """Write one HTML page about the hits of a region."""
     if not len(hits):
-        section = Section("Hits", (Notice("Nothing found", hits.note, "good"),))
+        section = Section("Hits", (Notice("Nothing found", hits.note, "warn"),))
         return write_page(Path(path), "A region", [section])
     listed = tuple(
         (hit.rank, hit.name, hit.score, "" if hit.box is None else ", ".join(map(str, hit.box)))
@@ -48,7 +48,7 @@ def region_page(hits: Hits, path: str | Path) -> Path:
     )
     header = ("rank", "image", "score", "x0, y0, x1, y1")
     shown = ImageElement(draw_regions(hits[:SHOWN]), alt="The region and its place in each hit")
-    parts = (Notice("How the ranking came about", hits.note, "good"), shown, Table(header, listed))
+    parts = (Paragraph(hits.note), shown, Table(header, listed))
     title = f"Images that show a part of {_short(hits.query.name)}"
     return write_page(Path(path), title, [Section("Hits", parts)])
 
