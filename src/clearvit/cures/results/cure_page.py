@@ -66,9 +66,8 @@ def _draw_curve(report: CureReport, before: float) -> Figure:
     points = [(row.epoch, row.distance) for row in report.epochs if row.distance is not None]
     axes.plot(*zip(*points, strict=True), marker="o", color=series_colors(1)[0])
     axes.axhline(before, linestyle="--", linewidth=1, color="0.5")
-    place = (points[-1][0], before)
-    style = {"textcoords": "offset points", "ha": "right", "va": "bottom"}
-    axes.annotate("the original", place, (0, 3), **style)
+    last = (points[-1][0], before)
+    axes.annotate("the original", last, (0, 3), textcoords="offset points", ha="right", va="bottom")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     style_axes(axes, "Held-out images", x="epoch", y="1 - cosine to the target")
     return figure
