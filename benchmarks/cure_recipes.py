@@ -94,8 +94,10 @@ def main() -> None:
     splits = splits_of(options.data, part, (options.labelled, options.tested))
     rows = TABLES[options.table]
     rows = {name: rows[name] for name in options.rows or rows}
-    base: dict[str, Any] = {"counts": {}, "right": judge_raw(raw, options, work)}
-    if not options.no_probes:
+    base: dict[str, Any] = {"counts": {}, "right": {}}
+    if not options.no_tasks:
+        base["right"] = judge_raw(raw, options, work)
+    if not options.no_probes and not options.no_tasks:
         base["counts"] = count_segmentation(raw, [RAW], splits, work, options.size)["raw"]
     found = []
     for name in rows:
@@ -134,6 +136,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tested", type=int, default=TESTED)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--no-probes", action="store_true", help="measure class tokens only")
+    parser.add_argument("--no-tasks", action="store_true", help="measure the cures alone")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--page", action="store_true")
     return parser.parse_args()
@@ -145,6 +148,7 @@ def command(options: argparse.Namespace) -> str:
     numbers = f"--size {options.size} --photos {options.photos} --epochs {options.epochs}"
     numbers += f" --labelled {options.labelled} --tested {options.tested}"
     numbers += " --no-probes" if options.no_probes else ""
+    numbers += " --no-tasks" if options.no_tasks else ""
     if options.rows:
         numbers += f" --rows {shlex.join(options.rows)}"
     return f"{line} {numbers} --seeds {' '.join(map(str, options.seeds))}"
@@ -265,7 +269,9 @@ def judge(
     for task in base["counts"]:
         own = [counts[recipe.name][task][0] for recipe in recipes]
         entry[task] = compare_counts(own, base["counts"][task], splits[1].classes)
-    right = [judge_kept(run["folder"], options.data, size) for run in runs]
+    right = []
+    if base["right"]:
+        right = [judge_kept(run["folder"], options.data, size) for run in runs]
     for task, values in base["right"].items():
         entry[task] = compare_right([one[task] for one in right], values)
     return entry

@@ -100,6 +100,15 @@ JOBS = (
         MOST,
     ),
     Job(f"cure_recipes {AUGREG} --table ranks", (f"cure-ranks-{AUGREG}",), 3.0, None, MOST),
+    Job(
+        "cure_recipes demo --table ranks --labelled 100 --tested 100",
+        ("cure-ranks-demo",),
+        1.5,
+        None,
+        MOST,
+    ),
+    Job(f"cure_heads {DEIT}", (f"cure-heads-{DEIT}",), 0.2, None, PHOTOS + CLASSES),
+    Job(f"cure_heads {AUGREG}", (f"cure-heads-{AUGREG}",), 0.2, None, PHOTOS + CLASSES),
     Job(f"cure_recipes {DEIT} --table classifiers", (f"cure-classifiers-{DEIT}",), 2.0, None, MOST),
     Job(
         "cure --size 224 --registers 0 16",
