@@ -147,12 +147,17 @@ def merge_tokens(x: Tensor, sizes: Tensor, choice: Choice) -> tuple[Tensor, Tens
     Returns:
         The averages (B, K', C) and the new sizes (B, K').
     """
-    zeros = torch.zeros_like(choice.kept, dtype=sizes.dtype)
-    merged_sizes = zeros.scatter_add(1, choice.assignment, sizes)
-    target = choice.assignment[..., None].expand(-1, -1, x.shape[-1])
-    weighted = x * sizes[..., None].to(x.dtype)
-    total = torch.zeros_like(x[:, : merged_sizes.shape[1]]).scatter_add(1, target, weighted)
-    return total / merged_sizes[..., None].to(x.dtype), merged_sizes
+    batch, _, width = x.shape  # not len(x), which an exported graph would hold as a constant
+    count = choice.kept.shape[1]
+    target = number_rows(choice.assignment, count)
+    merged_sizes = sizes.new_zeros(batch * count).scatter_add(0, target, sizes.flatten())
+    weighted = (x * sizes[..., None].to(x.dtype)).flatten(0, 1)
+    # along the first dimension torch adds whole rows, else value by value
+    total = x.new_zeros(batch * count, width).scatter_add(
+        0, target[:, None].expand(-1, width), weighted
+    )
+    means = total / merged_sizes[:, None].to(x.dtype)
+    return means.view(batch, count, width), merged_sizes.view(batch, count)
 
 
 def gather_rows(x: Tensor, indices: Tensor) -> Tensor:
@@ -162,9 +167,14 @@ def gather_rows(x: Tensor, indices: Tensor) -> Tensor:
     plain gather instead of one that looks up every value.
     """
     batch, length, width = x.shape
-    first = torch.arange(batch, device=indices.device)[:, None] * length
-    rows = x.reshape(batch * length, width).index_select(0, (indices + first).flatten())
+    rows = x.reshape(batch * length, width).index_select(0, number_rows(indices, length))
     return rows.view(batch, indices.shape[1], width)
+
+
+def number_rows(indices: Tensor, length: int) -> Tensor:
+    """Number rows (B, R) of images with `length` rows each through all images, (B R,)."""
+    first = torch.arange(indices.shape[0], device=indices.device)[:, None] * length
+    return (indices + first).flatten()
 
 
 def _rank(scores: Tensor) -> Tensor:
@@ -177,8 +187,10 @@ def _match_once(key: Tensor, penalty: Tensor, count: int, sides: Sides | None = 
     length = key.shape[1]
     first, second = sides or deal_alternately(length, key.device)
     unit = F.normalize(key, dim=-1)
-    similarity, partner = (unit[:, first] @ unit[:, second].transpose(1, 2)).max(dim=-1)
-    closest = (similarity - penalty[:, first]).topk(length - count, dim=1).indices
+    one, other = unit.index_select(1, first), unit.index_select(1, second)
+    similarity, partner = (one @ other.transpose(1, 2)).max(dim=-1)
+    held_back = penalty.index_select(1, first)
+    closest = (similarity - held_back).topk(length - count, dim=1).indices
     removed = first[closest]
     stays = torch.ones_like(key[..., 0], dtype=torch.long).scatter(1, removed, 0)
     kept = select_top(stays.float(), count)  # exactly `count` are 1
