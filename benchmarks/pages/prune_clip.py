@@ -6,11 +6,11 @@ from evidence import read_result
 
 HEAD = """# A pruned CLIP
 
-`python benchmarks/prune_clip.py --work WORK`. The tiny CLIP of examples/train_tiny_clip.py (drawn
-shapes and captions, 8 x 8 patches, three blocks), zero-shot classification of {tested} drawn images
-of 12 names by `cv.evaluate`, the same verb for dense and pruned models. Trained: predictors on 600
-other images without labels, held to the dense image embedding. In brackets the 95 % interval, then
-that of the paired difference to the dense model.
+`python benchmarks/prune_clip.py --work build/prune_clip`. The tiny CLIP of
+examples/train_tiny_clip.py (drawn shapes and captions, 8 x 8 patches, three blocks), zero-shot
+classification of {tested} drawn images of 12 names by `cv.evaluate`, the same verb for dense and
+pruned models. Trained: predictors on 600 other images without labels, held to the dense image
+embedding. In brackets the 95 % interval, then that of the paired difference to the dense model.
 
 | keep, scorer | top-1, % |
 |---|---|"""
