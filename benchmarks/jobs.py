@@ -73,6 +73,13 @@ JOBS = (
         (*FINE_TASKS, "cars", "corridor"),
     ),
     Job("fine_head", ("fine_head",), 1.5, f"--model {DEIT} --size 112", PHOTOS + VOC),
+    Job(
+        "fine_head --cure demo-cured --labelled 120 --photos 96",
+        ("fine_head_cured",),
+        0.3,
+        None,
+        PHOTOS + VOC,
+    ),
     # --- cures ---
     Job("cured demo --cure demo-cured --directions 20", ("cured-demo",), 1.5, None, MOST),
     Job(

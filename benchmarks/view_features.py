@@ -6,6 +6,7 @@ that was stopped goes on with the first missing row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +87,11 @@ def stored_features(
     """Open the features of a row; `bases` are those of `Recipe.basis`."""
     height, width = backbone.fitting_size(recipe.size or size)
     own = backbone.grid_of((height, width))
-    grid = (own[0] * recipe.scale, own[1] * recipe.scale)
-    found = StoredFeatures(work / split.name / f"{recipe.stored}.npy", grid, (height, width))
+    path = work / split.name / f"{recipe.stored}.npy"
+    cells = np.load(path, mmap_mode="r").shape[1]
+    scale = math.isqrt(cells // (own[0] * own[1]))  # also of a model with a head for fine tokens
+    grid = (own[0] * scale, own[1] * scale)
+    found = StoredFeatures(path, grid, (height, width))
 
     def steps(patches: Tensor) -> Tensor:
         if recipe.directions:
