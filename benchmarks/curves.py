@@ -21,12 +21,11 @@ import torch
 import clearvit as cv
 from clearvit.comparison.curves import draw_curve
 from clearvit.report.figure import save_figure
-from data import DATA, RESULTS, data_path, find_model
+from data import DATA, data_path, find_model
 from evidence import read_result, write_result
 from pages.curves import figure_name, read_curve
-from render import render
+from render import images_folder, render
 
-IMAGES = RESULTS.parent / "images"
 AUGREG = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 RUNS: dict[str, dict[str, Any]] = {
     f"views / {AUGREG}": {"over": "views", "limit": 24},
@@ -39,14 +38,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(RUNS), choices=list(RUNS))
     parser.add_argument("--work", type=Path, default=Path("build/curves"))
     parser.add_argument("--data", type=data_path, default=f"{DATA}/photos")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--limit", type=int, help="photos, instead of those of a curve")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for key in options.only:
         if key not in (read_result("curves") or {"rows": {}})["rows"]:
             model, folder = key.split(" / ")[1], options.work / key.replace(" / ", "-")
             start = time.process_time()
-            backbone = cv.load(find_model(model), size=224)
-            found = cv.curve(backbone, options.data, out=folder, **RUNS[key])
+            backbone = cv.load(find_model(model), size=options.size)
+            settings = RUNS[key] | ({"limit": options.limit} if options.limit else {})
+            found = cv.curve(backbone, options.data, out=folder, **settings)
             row = {**found.to_json(), "model": model}
             row["cpu minutes"] = (time.process_time() - start) / 60
             content = read_result("curves") or {"rows": {}}
@@ -54,8 +56,9 @@ def main() -> None:
             content["command"] = "python benchmarks/curves.py --work WORK"
             write_result("curves", content, data=["photos"], seeds=[0], models=[model])
             print(found, flush=True)
+    images = images_folder()
     for key, row in read_result("curves")["rows"].items():
-        save_figure(draw_curve(read_curve(row)), IMAGES / f"{figure_name(key)}.png")
+        save_figure(draw_curve(read_curve(row)), images / f"{figure_name(key)}.png")
     render("curves")
 
 

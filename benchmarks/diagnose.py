@@ -18,7 +18,6 @@ import platform
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import torch
 
@@ -34,25 +33,30 @@ from data import DATA, data_path
 from tables import write_tables
 
 NORMS = cv.DiagnoseConfig(equivariance=False, experiments=False)
-KINDS, FRACTIONS, SEEDS = ("high-norm", "low-norm", "positional"), (0.005, 0.02, 0.05), range(5)
+KINDS, FRACTIONS = ("high-norm", "low-norm", "positional"), (0.005, 0.02, 0.05)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--classes", type=data_path, default=f"{DATA}/imagenet100")
-    parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--size", type=int, default=518, help="of the demo model")
+    parser.add_argument("--planted-size", type=int, default=336, help="of planted artifacts")
+    parser.add_argument("--limit", type=int, default=80, help="photos of a part, at most")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--networks", type=int, default=20, help="with random weights")
+    parser.add_argument("--rounds", type=int, default=3, help="of the cost")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
     torch.set_num_threads(options.threads)
-    chosen = PARTS if options.part == "all" else {options.part: PARTS[options.part]}
     texts = []
-    for part in chosen.values():
-        texts.append(part(options))
+    for part in options.parts:
+        texts.append(PARTS[part](options))
         print(texts[-1], flush=True)
-    if options.part == "all":
+    if len(texts) == len(PARTS) or os.environ.get("CLEARVIT_RESULTS"):
         text = heading(options) + "\n".join(texts)
         write_tables("diagnose", text, data=("photos", "imagenet100"), models=["demo"])
 
@@ -70,7 +74,8 @@ def heading(options: argparse.Namespace) -> str:
 def real(options: argparse.Namespace) -> str:
     """Artifacts of the real demo model."""
     backbone = cv.load("demo")
-    config = cv.DiagnoseConfig(limit=48, experiments=False)
+    limit = min(48, options.limit)
+    config = cv.DiagnoseConfig(limit=limit, size=options.size, experiments=False)
     found = cv.diagnose(backbone, options.images, config=config)
     rows = []
     for block in found.blocks:
@@ -83,7 +88,7 @@ def real(options: argparse.Namespace) -> str:
         rows.append(f"| {block.index + 1} | {numbers} |")
     evidence = "\n".join(f"- **{f.kind}**: {f.evidence}" for f in found.findings)
     after = "finds nothing" if found.after_norm is None else f"finds {found.after_norm}"
-    return f"""## The demo model at 518 px, {len(found.observations.names)} photos
+    return f"""## The demo model at {options.size} px, {len(found.observations.names)} photos
 
 Verdict: **{found.verdict}**. Reading the norms after the final norm {after}.
 
@@ -98,22 +103,22 @@ the class token's attention to patches that lands on flagged ones.
 """
 
 
-def healthy_half() -> VitBackbone:
+def healthy_half(size: int) -> VitBackbone:
     """The first six blocks of the demo model: trained features before any artifact."""
-    half = copy.deepcopy(cv.load("demo", size=336))
+    half = copy.deepcopy(cv.load("demo", size=size))
     half.network.blocks = half.network.blocks[:6]
     return VitBackbone(half.network, half.preprocessing, name="first half of demo")
 
 
 def planted(options: argparse.Namespace) -> str:
     """Known artifacts, and known absence of them."""
-    backbone = healthy_half()
+    backbone, seeds = healthy_half(options.planted_size), range(options.seeds)
     photos = [image.source for image in find_images(options.images)[::60]]
     rows, right = [], 0
     for kind in KINDS:
         for fraction in FRACTIONS:
             scores, verdicts = [], 0
-            for seed in SEEDS:
+            for seed in seeds:
                 sick, mask = cv.testing.planted(backbone, kind, fraction, seed)
                 found = cv.diagnose(sick, photos, config=NORMS)
                 verdicts += found.verdict == kind
@@ -121,45 +126,47 @@ def planted(options: argparse.Namespace) -> str:
             right += verdicts
             middle = f"{statistics.mean(scores):.3f} ({min(scores):.3f})"
             rows.append(
-                f"| {kind} | {100 * fraction:.1f} % | {verdicts} of {len(SEEDS)} | {middle} |"
+                f"| {kind} | {100 * fraction:.1f} % | {verdicts} of {len(seeds)} | {middle} |"
             )
-    total = len(KINDS) * len(FRACTIONS) * len(SEEDS)
+    total = len(KINDS) * len(FRACTIONS) * len(seeds)
     return f"""## Planted artifacts
 
-First six blocks of the demo model at 336 px (24 x 24 patches), {len(photos)} photos, artifacts from
-block 4 on. F1 counts tokens; for positional ones, places. Verdict right in {right} of {total} runs.
+First six blocks of the demo model at {options.planted_size} px, {len(photos)} photos, artifacts
+from block 4 on. F1 counts tokens; for positional ones, places. Verdict right in {right} of
+{total} runs.
 
 | kind | fraction | verdict right | F1, mean (lowest) over seeds |
 |---|---|---|---|
 {chr(10).join(rows)}
 
-{false_alarms(options.images)}
+{false_alarms(options)}
 """
 
 
 def f1(found: cv.Diagnosis, truth: torch.Tensor, kind: str) -> float:
     flags = found.outlier_mask()
     if kind == "positional":
-        places = found.observations.placed.find()
+        places = found.observations.position_stats.find()
         flags, truth = (torch.zeros_like(truth[0]) if places is None else places), truth[0]
     return float(2 * (flags & truth).sum() / (flags.sum() + truth.sum()))
 
 
-def false_alarms(images: Path) -> str:
+def false_alarms(options: argparse.Namespace) -> str:
     """Random weights, and the last block of the demo model on another photo each time."""
     from clearvit.backbones.guarded_timm import timm
 
-    photos = [image.source for image in find_images(images)[::24]][:20]
+    photos = [image.source for image in find_images(options.images)[::24]][: options.networks]
     random_weights = last_block = 0
-    for seed in range(20):
+    for seed in range(options.networks):
         torch.manual_seed(seed)
         network = timm.create_model("vit_tiny_patch16_224", img_size=256, depth=6, num_classes=0)
         random_weights += cv.diagnose(cv.load(network), photos[:8], config=NORMS).verdict != "none"
-    demo = cv.load("demo")
+    demo = cv.load("demo", size=options.size)
     for photo in photos:
         last_block += cv.diagnose(demo, photo, config=NORMS).blocks[-1].high is not None
     return (
-        f"Without artifacts: a verdict in {random_weights} of 20 networks with random weights;"
+        f"Without artifacts: a verdict in {random_weights} of {options.networks} networks with"
+        " random weights;"
         f" high-norm tokens in the last block of the demo model in {last_block} of"
         f" {len(photos)} photos looked at one by one."
     )
@@ -167,11 +174,13 @@ def false_alarms(images: Path) -> str:
 
 def experiments(options: argparse.Namespace) -> str:
     """The paper's probes, on real and on planted artifacts."""
-    config = cv.DiagnoseConfig(limit=80, equivariance=False, size=336)
+    size = options.planted_size
+    config = cv.DiagnoseConfig(limit=options.limit, equivariance=False, size=size)
     images = options.classes if options.classes.is_dir() else options.images
-    sick, _ = cv.testing.planted(healthy_half(), "high-norm", 0.02, 0)
+    sick, _ = cv.testing.planted(healthy_half(size), "high-norm", 0.02, 0)
     parts = []
-    for name, backbone in (("planted high-norm, 2 %", sick), ("demo at 336 px", cv.load("demo"))):
+    models = {"planted high-norm, 2 %": sick, f"demo at {size} px": cv.load("demo")}
+    for name, backbone in models.items():
         found = cv.diagnose(backbone, images, config=config).experiments
         assert found is not None
         parts.append(f"### {name}\n\n{experiment_tables(found)}")
@@ -218,9 +227,9 @@ def probe_rows(probe: Probe, published: object) -> list[str]:
     return rows
 
 
-def cost(options: argparse.Namespace, rounds: int = 3) -> str:
+def cost(options: argparse.Namespace) -> str:
     """Seconds of the quick diagnosis over seconds of its bare forward passes."""
-    backbone = cv.load("demo")
+    backbone, rounds = cv.load("demo", size=options.size), options.rounds
     photos = [image.source for image in find_images(options.images)[:QUICK_IMAGES]]
     config = cv.DiagnoseConfig(quick=True)
     passes = len(photos) + VIEWS * QUICK_SHIFTED + COUNT
@@ -234,7 +243,7 @@ def cost(options: argparse.Namespace, rounds: int = 3) -> str:
         ratios.append(seconds[-1] / (middle - began))
     return f"""## Cost
 
-`clearvit diagnose --quick` on {len(photos)} photos at 518 px takes
+`clearvit diagnose --quick` on {len(photos)} photos at {options.size} px takes
 {statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f}, {rounds} alternating
 rounds) the time of decoding the photos and the {passes} forward passes
 it needs; {statistics.median(seconds):.0f} s here.

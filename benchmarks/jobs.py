@@ -2,8 +2,8 @@
 
 A result that is not named here is run again by the command that it recorded.
 
-`hours` are of one CPU core, about, from empty caches; `quick` has the options of a trial of a
-minute or two, on the few images of small_data.py. Scripts that keep what is finished are given
+`hours` are of one CPU core, about, from empty caches; `quick` has the options of a trial of at
+most half a minute, on the few images of small_data.py. Scripts that keep what is finished are given
 `--work` by run.py.
 """
 
@@ -21,7 +21,7 @@ class Job:
     command: str  # script without .py, and its options
     results: tuple[str, ...]
     hours: float
-    quick: str | None = None  # options of a trial instead; None: not part of trial runs
+    quick: str | None = None  # options of its trial; None: recorded jobs only
     data: tuple[str, ...] = ()
     recipes: tuple[str, ...] = ()
 
@@ -35,13 +35,18 @@ VOC, PHOTOS, CLASSES = ("voc",), ("photos",), ("imagenet100",)
 FINE_TASKS = ("photos", "voc", "depth")
 SETS = ("cars", "flowers", "corridor")
 MOST = ("photos", "voc", "imagenet100")
-SMALL = "--size 56 --train 6 --test 4 --passes 4 --labelled 6 --tasks segmentation --only raw"
+SMALL = "--train 6 --test 4 --passes 4 --labelled 6 --tasks segmentation --only raw"
+FEW_NORMS = "--sizes 112 --images 2"
+FEW_CURES = "--photos 6 --epochs 1 --labelled 4 --tested 4"
+DIAGNOSE_QUICK = "--parts planted --planted-size 112 --seeds 1 --networks 1 --size 112"
 TESTTIME_QUICK = "--size 336 --find 4 --photos 2 --denoised 1 --variants 0 --large 0"
+HELD_OUT_QUICK = f"--held-out --sets voc --models {DEIT} --size 64"
+CURVES_QUICK = f"--only 'views / {AUGREG}' --size 64 --limit 4"
 PRUNE_QUICK = "--models deit_ti --threads 1 --batches 1 --rows 0,1,2 --rounds 2"
 
 JOBS = (
     # --- artifacts ---
-    Job("diagnose", ("diagnose",), 1.0, None, PHOTOS + CLASSES),
+    Job("diagnose", ("diagnose",), 1.0, DIAGNOSE_QUICK, PHOTOS + CLASSES),
     Job(
         "verdict --half odd",
         ("verdict",),
@@ -49,22 +54,46 @@ JOBS = (
         f"--models {DEIT} --sizes 224 --limit 3 --shifted 2",
         PHOTOS,
     ),
-    Job("token_probes", ("token_probes",), 0.4, f"--models {AUGREG} --limit 30", CLASSES),
+    Job("token_probes", ("token_probes",), 0.4, f"--models {AUGREG} --limit 20", CLASSES),
     # --- views and finer tokens ---
     Job("views --size 224 518", ("views",), 3.0, "--size 56 --photos 2 --seeds 2", PHOTOS),
     Job("view_speed", ("view-speed-224",), 0.1, "--size 56 --rounds 2"),
-    Job("finer demo --labelled 20 60", ("finer-demo-224",), 8.0, f"demo {SMALL}", FINE_TASKS),
+    Job(
+        "finer demo --labelled 20 60",
+        ("finer-demo-224",),
+        8.0,
+        f"demo --size 112 {SMALL}",
+        FINE_TASKS,
+    ),
     Job(
         "finer demo --size 448 --train 80 --test 60 --passes 10 --skip 'raw at' PH-Reg 'scale 2'"
         " '(control)' '(not chosen)' --labelled --tasks segmentation",
         ("finer-demo-448",),
         3.0,
-        None,
+        f"demo --size 126 {SMALL}",
         FINE_TASKS,
     ),
-    Job(f"finer {DEIT} --passes 10", (f"finer-{DEIT}-224",), 2.0, f"{DEIT} {SMALL}", FINE_TASKS),
-    Job(f"finer {AUGREG} --passes 4 10", (f"finer-{AUGREG}-224",), 2.0, None, FINE_TASKS),
-    Job("finer_choices demo", ("finer-choices-demo-224",), 2.0, None, VOC),
+    Job(
+        f"finer {DEIT} --passes 10",
+        (f"finer-{DEIT}-224",),
+        2.0,
+        f"{DEIT} --size 128 {SMALL}",
+        FINE_TASKS,
+    ),
+    Job(
+        f"finer {AUGREG} --passes 4 10",
+        (f"finer-{AUGREG}-224",),
+        2.0,
+        f"{AUGREG} --size 128 {SMALL}",
+        FINE_TASKS,
+    ),
+    Job(
+        "finer_choices demo",
+        ("finer-choices-demo-224",),
+        2.0,
+        f"{DEIT} --size 64 --train 12 --parts kernels",
+        VOC,
+    ),
     Job(
         "projection",
         ("projection",),
@@ -77,16 +106,22 @@ JOBS = (
         "fine_head --cure demo-cured --labelled 120 --photos 96",
         ("fine_head_cured",),
         0.3,
-        None,
+        f"--model {DEIT} --size 112",
         PHOTOS + VOC,
     ),
     # --- cures ---
-    Job("cured demo --cure demo-cured --directions 20", ("cured-demo",), 1.5, None, MOST),
+    Job(
+        "cured demo --cure demo-cured --directions 20",
+        ("cured-demo",),
+        1.5,
+        f"{DEIT} --cure recipe:cured-deit --directions 2 {FEW_NORMS}",
+        MOST,
+    ),
     Job(
         f"cured {DEIT} --cure recipe:cured-deit",
         (f"cured-{DEIT}",),
         1.0,
-        None,
+        f"{DEIT} --cure recipe:cured-deit {FEW_NORMS}",
         MOST,
         ("cured-deit",),
     ),
@@ -94,7 +129,7 @@ JOBS = (
         f"cured {AUGREG} --cure recipe:cured-augreg",
         (f"cured-{AUGREG}",),
         1.0,
-        None,
+        f"{AUGREG} --cure recipe:cured-augreg {FEW_NORMS}",
         MOST,
         ("cured-augreg",),
     ),
@@ -102,21 +137,32 @@ JOBS = (
         "cure_recipes demo --table recipes",
         ("cure-recipes-demo",),
         2.0,
-        "demo --table recipes --size 56 --photos 6 --epochs 1 --labelled 4 --tested 4"
-        " --rows default",
+        f"demo --table recipes --size 56 {FEW_CURES} --rows default",
         MOST,
     ),
-    Job(f"cure_recipes {AUGREG} --table ranks", (f"cure-ranks-{AUGREG}",), 3.0, None, MOST),
+    Job(
+        f"cure_recipes {AUGREG} --table ranks",
+        (f"cure-ranks-{AUGREG}",),
+        3.0,
+        f"{AUGREG} --table ranks --size 64 {FEW_CURES} --rows 'rank 4'",
+        MOST,
+    ),
+    Job(
+        f"cure_recipes {DEIT} --table classifiers",
+        (f"cure-classifiers-{DEIT}",),
+        2.0,
+        f"{DEIT} --table classifiers --size 64 {FEW_CURES} --rows default",
+        MOST,
+    ),
     Job(
         "cure_recipes demo --table ranks --labelled 100 --tested 100",
         ("cure-ranks-demo",),
         1.5,
-        None,
+        f"{AUGREG} --table ranks --size 64 {FEW_CURES} --rows 'rank 4'",
         MOST,
     ),
     Job(f"cure_heads {DEIT}", (f"cure-heads-{DEIT}",), 0.2, None, PHOTOS + CLASSES),
     Job(f"cure_heads {AUGREG}", (f"cure-heads-{AUGREG}",), 0.2, None, PHOTOS + CLASSES),
-    Job(f"cure_recipes {DEIT} --table classifiers", (f"cure-classifiers-{DEIT}",), 2.0, None, MOST),
     Job(
         "cure --size 224 --registers 0 16",
         ("registers",),
@@ -132,7 +178,7 @@ JOBS = (
         f"showcase {AUGREG} registers=recipe:test-time-augreg",
         ("showcase",),
         0.5,
-        None,
+        f"{AUGREG} registers=recipe:test-time-augreg --views 4",
         PHOTOS + CLASSES,
         ("test-time-augreg",),
     ),
@@ -154,14 +200,20 @@ JOBS = (
     Job("discovery --planted --denoised 224", ("discovery",), 0.8, f"{DEIT} --limit 4", VOC),
     Job("discover", ("discover_speed",), 0.1, "--grid 12 16 --images 4 --rounds 2 --threads 1"),
     Job("segment --part methods", ("segment-methods",), 8.0, "--shots 1 --features raw", VOC),
-    Job("segment --part auto", ("segment-auto",), 2.0, None, VOC),
-    Job("segment --part strokes", ("segment-strokes",), 1.0, None, VOC),
-    Job("segment_strokes", ("segment_strokes",), 0.3, None, VOC),
+    Job("segment --part auto", ("segment-auto",), 2.0, "--part auto --shots 1 --draws 1", VOC),
+    Job(
+        "segment --part strokes",
+        ("segment-strokes",),
+        1.0,
+        "--part strokes --shots 1 --draws 1",
+        VOC,
+    ),
+    Job("segment_strokes", ("segment_strokes",), 0.3, "", VOC),
     Job(
         "segment_folder",
         ("segment-folder",),
         0.4,
-        None,
+        "--size 112 --images 2 --rounds 1 --folder 40",
         ("voc", "photos", "imagenet100", "flowers"),
     ),
     # --- search ---
@@ -173,7 +225,7 @@ JOBS = (
         (*SETS, *CLASSES, *VOC),
     ),
     # essex, pets and clothing are made by held_out_sets.py, outside CLEARVIT_DATA
-    Job("facets --held-out --sets voc", ("facets_held_out",), 1.0, None, VOC),
+    Job("facets --held-out --sets voc", ("facets_held_out",), 1.0, HELD_OUT_QUICK, VOC),
     Job(
         "rerank_methods",
         ("rerank-methods",),
@@ -199,7 +251,7 @@ JOBS = (
         "retrieval --search --sets corridor cars",
         ("retrieval_search",),
         4.0,
-        None,
+        "--search --sets corridor --limit 4 --size 112",
         ("cars", "corridor"),
     ),
     Job("explanations", ("explanations",), 0.7, f"--models {DEIT} --limit 2", MOST),
@@ -207,11 +259,12 @@ JOBS = (
         "regions",
         ("regions",),
         1.0,
-        f"--model {DEIT} --images 30 --crops 3",
+        f"--models {DEIT} --images 30 --crops 3",
         ("photos", "imagenet100", "flowers"),
     ),
-    Job("mass", ("mass",), 0.1, "--photos 3", PHOTOS),
-    Job("structure", ("structure",), 1.0, None, SETS),
+    Job("mass", ("mass",), 0.1, f"--models {DEIT} --photos 3", PHOTOS),
+    Job("structure", ("structure",), 1.0, "", SETS),
+    Job("structured", ("structured",), 0.2, f"--only {DEIT}", ("cars",)),
     Job("finetune", ("finetune",), 1.5, f"--models {DEIT} --unfreeze none --epochs 1", ("cars",)),
     Job("index", ("search_index",), 0.5, "--counts 200 --queries 5"),
     Job("rerank", ("rerank",), 0.5, "--rounds 1 --threads 1 --patches 49 --synthetic", ("cars",)),
@@ -219,13 +272,19 @@ JOBS = (
     Job("prune", ("prune",), 4.0, PRUNE_QUICK, PHOTOS + CLASSES),
     Job("prune_choice", ("prune_choice",), 3.0, f"--models {DEIT}", VOC + CLASSES),
     Job("prune_pairs", ("prune_pairs",), 0.1, f"--models {DEIT}", VOC + CLASSES),
-    Job("prune_clip", ("prune_clip",), 0.2, None),
-    Job("prune_tasks --unfreeze", ("prune_tasks",), 4.0, None, MOST),
+    Job("prune_clip", ("prune_clip",), 0.2, "--steps 5"),
+    Job(
+        "prune_tasks --unfreeze",
+        ("prune_tasks",),
+        4.0,
+        "--unfreeze --size 56 --epochs 1 --finetune-epochs 1 --seeds 1",
+        MOST,
+    ),
     Job(
         "prune_features --learned recipe:pruned-demo",
         ("prune_features",),
         0.3,
-        "--size 56 --photos 2",
+        "--size 112 --photos 2 --learned recipe:pruned-demo",
         VOC,
         ("pruned-demo",),
     ),
@@ -233,7 +292,7 @@ JOBS = (
         "prune_queries --learned recipe:pruned-demo",
         ("prune_queries",),
         0.7,
-        None,
+        "--size 112 --keep 0.7 --learned recipe:pruned-demo",
         ("cars",),
         ("pruned-demo",),
     ),
@@ -244,9 +303,9 @@ JOBS = (
     Job("extract", ("extract",), 0.2, f"--model {DEIT} --rounds 1", PHOTOS),
     Job("gpu_memory", ("gpu_memory",), 0.1, ""),
     Job("precision", ("precision",), 0.2, "--rounds 1"),
-    Job("curves", ("curves",), 1.5, None, PHOTOS),
+    Job("curves", ("curves",), 1.5, CURVES_QUICK, PHOTOS),
     # --- the microscope ---
-    Job("microscope", ("microscope",), 0.3, None, PHOTOS),
+    Job("microscope", ("microscope",), 0.3, "--part twelve", PHOTOS),
     Job("serve", ("serve",), 0.2, "--requests 8 --clients 2", PHOTOS),
 )
 

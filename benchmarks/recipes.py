@@ -5,7 +5,8 @@
 
 Scripts take `recipe:NAME` wherever they take `dir:PATH`. A recipe lies in build/recipes (or the
 folder that CLEARVIT_RECIPES names) below a name with its fingerprint: another recipe or other
-photos make another model. What every page says of its models is the name of the recipe.
+photos make another model. What every page says of its models is the name of the recipe. In a trial
+(trials.py) a recipe is its tiny form: the same verb and options on small images, for one epoch.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from data import find_data, find_model, fingerprint
+
+TRIAL = "CLEARVIT_TRIAL"  # set while trials run
+TINY_SIZE, TINY_IMAGES = 112, 12
+TINY: dict[str, dict[str, Any]] = {  # what the tiny form of a verb changes
+    "cure": {"epochs": 1, "views": 4},
+    "prune": {"epochs": 1, "warmup_epochs": 1, "finetune_epochs": 0},
+}
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,19 @@ RECIPES = {
 }
 
 
+def find_recipe(name: str) -> Recipe:
+    """Give a recipe by name; in a trial, its tiny form."""
+    recipe = RECIPES[name]
+    if not os.environ.get(TRIAL):
+        return recipe
+    trains = recipe.verb == "prune" or recipe.options.get("method") in (None, "fine")
+    options = dict(recipe.options) | (TINY[recipe.verb] if trains else {})
+    return replace(recipe, size=TINY_SIZE, options=options)
+
+
 def recipe_folder(name: str) -> Path:
     """Where a recipe is kept, by its fingerprint."""
-    recipe = RECIPES[name]
+    recipe = find_recipe(name)
     facts = [recipe.verb, recipe.base, recipe.size, dict(recipe.options), fingerprint("photos")]
     mark = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:10]
     root = os.environ.get("CLEARVIT_RECIPES", Path("build") / "recipes")
@@ -79,18 +97,24 @@ def is_made(name: str) -> bool:
     return (recipe_folder(name) / "clearvit.json").is_file()
 
 
+def recipe_images() -> Path | list[Path]:
+    """Give the photos that recipes learn from; in a trial, a few of them."""
+    photos = find_data("photos")
+    return sorted(photos.glob("*.jpg"))[:TINY_IMAGES] if os.environ.get(TRIAL) else photos
+
+
 def make_recipe(name: str) -> Path:
     """Run a recipe, go on with one that was stopped, or take what is there."""
     import clearvit as cv
 
-    recipe, folder = RECIPES[name], recipe_folder(name)
+    recipe, folder = find_recipe(name), recipe_folder(name)
     if not is_made(name):
         base = cv.load(find_model(recipe.base), size=recipe.size)
         folder.parent.mkdir(parents=True, exist_ok=True)
         options = dict(recipe.options)
         if recipe.verb == "cure":
             options.setdefault("keep_anyway", True)  # a page shows it, helpful or not
-        getattr(cv, recipe.verb)(base, find_data("photos"), out=folder, **options)
+        getattr(cv, recipe.verb)(base, recipe_images(), out=folder, **options)
     return folder
 
 

@@ -47,6 +47,11 @@ def pages_folder() -> Path:
     return results_folder() / "pages" if os.environ.get("CLEARVIT_RESULTS") else RESULTS
 
 
+def images_folder() -> Path:
+    """docs/images, or a folder beside the results of a trial run."""
+    return pages_folder().parent / "images"
+
+
 @dataclass(frozen=True)
 class Page:
     """A page as it should be."""

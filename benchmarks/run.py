@@ -14,36 +14,33 @@ and their jobs are left out. A job that fails is named at the end, and the exit 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+import trials
 from data import find_data, fingerprint
 from evidence import HERE, code_fingerprints, read_runs, result_path, results_folder
 from jobs import BY_HAND, JOBS, Job
 from recipes import RECIPES, is_made
-from small_data import make_small_data
-
-QUICK_SECONDS = 300.0  # for one trial
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", action="store_true", help="say what would run, and end")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--workers", type=int, default=trials.WORKERS, help="trials side by side")
     parser.add_argument("--force", action="store_true", help="run what is fresh too")
     parser.add_argument("--only", nargs="+", default=[], help="names of scripts or results")
     parser.add_argument("--work", type=Path, default=Path("build/results"), help="what is kept")
     options = parser.parse_args()
     wanted = [job for job in (*JOBS, *recorded_jobs()) if is_wanted(job, options.only)]
     if options.quick:
-        return run_quick(wanted, plan=options.plan)
+        return run_quick(wanted, options)
     reasons = {job: why(job, options) for job in wanted}
     waiting = [job for job, reason in reasons.items() if reason and not missing_data(job)]
     print_plan(waiting, reasons)
@@ -161,33 +158,23 @@ def set_aside(job: Job, work: Path) -> None:
             shutil.move(result_path(name), work / "before" / f"{name}.json")
 
 
-def run_quick(wanted: list[Job], *, plan: bool) -> int:
-    """Try every job that has a trial, into a scratch folder."""
-    trials = [job for job in wanted if job.quick is not None and not missing_data(job)]
+def run_quick(wanted: list[Job], options: argparse.Namespace) -> int:
+    """Try every job that has a trial, into a scratch folder; no page of the repository changes."""
+    found = [job for job in wanted if job.quick is not None and not missing_data(job)]
     for job in wanted:
-        reason = missing_data(job) or ("no trial of it is short" if job.quick is None else "")
-        print(f"{job.command}: {f'left out, {reason}' if reason else 'tried'}")
-    if plan:
+        reason = missing_data(job) or ("it has no trial" if job.quick is None else "")
+        if reason or options.plan:
+            print(f"{job.command}: {f'left out, {reason}' if reason else 'tried'}")
+    if options.plan:
         return 0
-    scratch = Path(tempfile.mkdtemp(prefix="clearvit-results-"))
-    os.environ["CLEARVIT_RESULTS"] = str(scratch / "results")
-    os.environ["CLEARVIT_DATA"] = str(make_small_data(scratch / "data"))
-    os.environ["CLEARVIT_RECIPES"] = str(scratch / "recipes")
-    print(f"results of {len(trials)} trials go to {scratch}", flush=True)
-    return finish([job for job in trials if not try_one(job, scratch)])
-
-
-def try_one(job: Job, scratch: Path) -> bool:
-    start = time.monotonic()
-    line = command_of(job, scratch / "work", job.quick)
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=QUICK_SECONDS)
-        well, said = done.returncode == 0, done.stderr.strip()[-600:]
-    except subprocess.TimeoutExpired:
-        well, said = False, f"stopped after {QUICK_SECONDS:.0f} s"
-    seconds = time.monotonic() - start
-    print(f"{seconds:5.0f} s  {job.script}: {'ok' if well else 'FAILED: ' + said}", flush=True)
-    return well
+    scratch = trials.make_scratch()
+    trials.prepare(scratch)
+    print(f"results of {len(found)} trials go to {scratch}", flush=True)
+    commands = [
+        (job, command_of(job, scratch / "work" / job.results[0], job.quick)) for job in found
+    ]
+    well = trials.run_trials(commands, scratch, options.workers)
+    return finish([]) or not well
 
 
 def finish(failed: list[Job]) -> int:

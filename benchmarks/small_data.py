@@ -8,8 +8,8 @@ from pathlib import Path
 
 from data import DATASETS, find_data
 
-PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 100, 10, 4, 12, 4  # images
-CLASSES, PER_CLASS = 8, 5
+PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 64, 8, 4, 10, 4  # images
+CLASSES, PER_CLASS = 6, 5
 
 
 def make_small_data(root: Path) -> Path:

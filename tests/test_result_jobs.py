@@ -1,9 +1,12 @@
 """What `make results` runs: commands that exist, results that are stale for a reason."""
 
 import ast
+import dataclasses
 import json
 import shlex
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,11 +14,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import clearvit  # noqa: E402
 import data  # noqa: E402
 import evidence  # noqa: E402
 import recipes  # noqa: E402
 import run  # noqa: E402
 import small_data  # noqa: E402
+import trials  # noqa: E402
 from clearvit.cures.config import CureConfig  # noqa: E402
 from clearvit.pruning.config import PruneConfig  # noqa: E402
 from jobs import BY_HAND, JOBS, Job  # noqa: E402
@@ -128,3 +133,61 @@ def test_a_stale_result_is_set_aside_and_a_stopped_job_keeps_what_it_has(job, tm
 def test_a_job_without_its_data_is_left_out_with_a_reason(monkeypatch):
     monkeypatch.delenv("CLEARVIT_DATA", raising=False)
     assert "set CLEARVIT_DATA" in run.missing_data(Job("x", ("x",), 1, data=("voc",)))
+
+
+def test_every_job_has_a_trial():
+    assert not [job.command for job in JOBS if job.quick is None]
+
+
+def test_a_trial_that_fails_is_shown_at_the_end_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(trials, "recipe_commands", dict)
+    code = {"bad": "print('before'); raise SystemExit('a reason')", "good": "print('fine')"}
+    jobs = [(Job(name, (name,), 0.1), [sys.executable, "-c", text]) for name, text in code.items()]
+    assert not trials.run_trials(jobs, tmp_path, workers=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("good good: ok") and lines[2].startswith("1 of 2 trials ended well")
+    assert "FAILED: bad bad, exit code 1" in lines[4] and lines[-1] == "a reason"
+    assert trials.run_trials(jobs[1:], tmp_path, workers=2)
+
+
+def test_a_trial_that_hangs_is_stopped_with_what_it_started(tmp_path):
+    late = f"import time; time.sleep(2); open({str(tmp_path / 'late')!r}, 'w')"
+    text = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {late!r}])"
+    process = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
+    problem, _ = trials.wait(process.pid, 1.0)
+    assert problem.startswith("stopped after")
+    time.sleep(2)
+    assert not (tmp_path / "late").exists()
+
+
+def test_a_trial_makes_tiny_recipes_of_the_same_kind(monkeypatch):
+    whole = {name: recipes.recipe_folder(name) for name in recipes.RECIPES}
+    monkeypatch.setenv(recipes.TRIAL, "1")
+    for name, recipe in recipes.RECIPES.items():
+        tiny = recipes.find_recipe(name)
+        assert (tiny.verb, tiny.base) == (recipe.verb, recipe.base)
+        assert set(recipe.options) <= set(tiny.options) and tiny.size <= recipe.size
+        assert recipes.recipe_folder(name) != whole[name]
+
+
+def test_a_recipe_is_made_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    made = []
+
+    def cure(base, images, *, out, **options):
+        made.append(options)
+        (out / "clearvit.json").parent.mkdir(parents=True)
+        (out / "clearvit.json").write_text("{}")
+
+    monkeypatch.setattr(clearvit, "cure", cure)
+    monkeypatch.setattr(clearvit, "load", lambda name, size: name)
+    monkeypatch.setattr(recipes, "recipe_images", lambda: tmp_path)
+    monkeypatch.setenv("CLEARVIT_RECIPES", str(tmp_path))
+    job = Job("x", (), 1, recipes=("cured-deit",))
+    assert run.why_stale(job) == "recipes to make: cured-deit"
+    first = recipes.make_recipe("cured-deit")
+    assert recipes.make_recipe("cured-deit") == first and len(made) == 1
+    assert run.why_stale(job) == ""
+    changed = dataclasses.replace(recipes.RECIPES["cured-deit"], options={"rank": 4})
+    monkeypatch.setitem(recipes.RECIPES, "cured-deit", changed)
+    assert run.why_stale(job) == "recipes to make: cured-deit"
+    assert recipes.make_recipe("cured-deit") != first and made[1]["rank"] == 4
