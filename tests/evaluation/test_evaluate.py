@@ -6,7 +6,7 @@ import pytest
 
 from clearvit.backbones.load import load
 from clearvit.errors import ImageError, ModelError, OptionError
-from clearvit.evaluation import correspondence_task
+from clearvit.evaluation import correspondence_task, segmentation_task
 from clearvit.evaluation.config import (
     ClassificationConfig,
     DepthConfig,
@@ -16,6 +16,7 @@ from clearvit.evaluation.config import (
 from clearvit.evaluation.evaluate import evaluate
 from clearvit.evaluation.evaluation_table import Result, make_row, resample_metrics
 from clearvit.evaluation.registry import TASKS
+from clearvit.probes.knn import fit_knn
 from tests.conftest import tiny_network
 from tests.helpers.made_data import class_folder, colour_image, depth_folder, save_png, voc_masks
 
@@ -160,6 +161,19 @@ def test_models_of_one_name_are_told_apart(tiny, tmp_path):
 def test_options_that_do_not_fit(kind, options, message):
     with pytest.raises(OptionError, match=message):
         kind(**options)
+
+
+def test_the_memory_of_knn_segmentation_is_as_large_as_asked(tiny, voc, monkeypatch):
+    banks = []
+
+    def record(tokens, labels, **options):
+        banks.append(len(tokens))
+        return fit_knn(tokens, labels, **options)
+
+    monkeypatch.setattr(segmentation_task, "fit_knn", record)
+    for memory in (250_000, 12):
+        evaluate(tiny, task="knn-segmentation", data=voc, memory=memory, k=3)
+    assert banks[1] <= 12 < banks[0]
 
 
 def test_options_of_other_tasks_are_refused_with_the_closest_name(tiny, voc):

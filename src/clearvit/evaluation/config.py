@@ -51,15 +51,6 @@ def _penalty() -> Any:
     )
 
 
-def _temperature(default: float) -> Any:
-    return option(
-        default,
-        "Temperature of the votes: a neighbor weighs softmax(cosine / temperature).",
-        panel=METHOD,
-        above=0,
-    )
-
-
 def _alphas() -> Any:
     return option(
         (0.05, 0.1),
@@ -154,7 +145,13 @@ class KnnSegmentationConfig(LabelledMaskConfig):
     """Options of the task "knn-segmentation"."""
 
     k: int = option(30, "Number of neighbors that vote for a patch.", panel=METHOD, minimum=1)
-    temperature: float = _temperature(0.02)
+    memory: int = option(
+        250_000,
+        "Largest number of labelled patches that vote, the same number of each image; Hummingbird"
+        " is published with 10000000.",
+        panel=METHOD,
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,12 @@ class ClassificationConfig(CachedConfig):
         shown="class, or mean without a class token",
     )
     k: int = option(20, "Number of neighbors that vote for an image.", panel=METHOD, minimum=1)
-    temperature: float = _temperature(0.07)
+    temperature: float = option(
+        0.07,
+        "Temperature of the votes: a neighbor weighs softmax(cosine / temperature).",
+        panel=METHOD,
+        above=0,
+    )
     penalty: float = _penalty()
 
 

@@ -38,7 +38,7 @@ from clearvit.probes.segmentation import (
 from clearvit.probes.sgd import STEPS, pixel_batches, train_fast_head, train_head
 from clearvit.progress import Progress
 
-BANK_SIZE = 250_000  # labelled patches that vote, at most
+TEMPERATURE = 0.02  # of the neighbors' votes, as in Hummingbird
 Fit = Callable[[Features, MaskSplit, Sample, Backbone], Scorer]
 
 
@@ -52,7 +52,9 @@ def prepare_linear(data: Path, config: SegmentationConfig) -> Prepared:
 
 def prepare_knn(data: Path, config: KnnSegmentationConfig) -> Prepared:
     """Read the masks; run with the nearest labelled patches."""
-    return _prepare(data, config, "kNN", partial(_fit_knn, config=config))
+    prepared = _prepare(data, config, "kNN", partial(_fit_knn, config=config))
+    prepared.facts["memory"] = config.memory
+    return prepared
 
 
 def _prepare(data: Path, config: LabelledMaskConfig, name: str, fit: Fit) -> Prepared:
@@ -116,6 +118,6 @@ def _fit_knn(
     config: KnnSegmentationConfig,
 ) -> Scorer:
     tokens, labels = collect_patches(
-        features, split, sample.indices, limit=BANK_SIZE, seed=sample.seed
+        features, split, sample.indices, limit=config.memory, seed=sample.seed
     )
-    return fit_knn(tokens, labels, k=config.k, temperature=config.temperature)
+    return fit_knn(tokens, labels, k=config.k, temperature=TEMPERATURE)
