@@ -28,11 +28,13 @@ from evidence import read_result, write_result
 from render import render
 
 Box = tuple[int, int, int, int]
+MODELS = ("deit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k", "demo")
+USED = ("photos", "imagenet100", "flowers")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="demo")
+    parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--crops", type=int, default=100)
     parser.add_argument("--size", type=int, default=224)
@@ -40,16 +42,26 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("regions-work"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    backbone = cv.load(find_model(options.model), size=options.size)
+    for model in options.models:
+        known = read_result("regions")
+        if model not in known:
+            known[model] = measure(model, options)
+            write_result("regions", known, data=USED, seeds=[7], models=options.models)
+            print(render("regions").read_text("utf-8"), flush=True)
+
+
+def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Build an index, search for parts of its images, and give what was found."""
+    backbone = cv.load(find_model(model), size=options.size)
     files: list[Path] = []
-    for folder in ("photos", "imagenet100", "flowers"):
+    for folder in USED:
         files += sorted((options.data / folder).rglob("*.jpg"))
     files = files[: options.images]
-    index = cv.Index.build(backbone, files, out=options.work / f"{options.model}-{options.images}")
+    index = cv.Index.build(backbone, files, out=options.work / f"{model}-{options.images}")
     rng = random.Random(7)
     cases = [one_case(index, files[i], rng) for i in rng.sample(range(len(files)), options.crops)]
-    content = {
-        "model": options.model,
+    return {
+        "model": model,
         "images": len(files),
         "crops": len(cases),
         "size": options.size,
@@ -58,10 +70,6 @@ def main() -> None:
         "note": index.spec.note,
         "rows": {title: summarized(cases, title) for title in ("alone", "in its photo")},
     }
-    known = read_result("regions") | {options.model: content}
-    used = ("photos", "imagenet100", "flowers")
-    write_result("regions", known, data=used, seeds=[7], models=[options.model])
-    print(render("regions").read_text("utf-8"))
 
 
 def one_case(index: cv.Index, file: Path, rng: random.Random) -> dict[str, tuple[bool, float]]:

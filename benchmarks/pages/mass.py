@@ -7,15 +7,18 @@ from evidence import read_result
 
 def page() -> str:
     content = read_result("mass")
+    models = content["models"]
     lines = [
         "# How much two images share: the automatic mass of transport",
         "",
         f"{content['date']}: `{content['command']}`. Crops of half the width and height of"
-        f" {content['photos']} photos, shifted; demo model, 224 px, 7 x 7 patches.",
+        f" {content['photos']} photos, shifted; 224 px, 7 x 7 patches; mass and its 95 % interval"
+        " over photos.",
         "",
-        "| two crops share | mass | 95 % interval |",
-        "|---|---|---|",
+        f"| two crops share | {' | '.join(models)} |",
+        "|---|" + "---|" * len(models),
     ]
-    for name, (mean, low, high) in content["rows"].items():
-        lines.append(f"| {name} | {mean:.2f} | {low:.2f} to {high:.2f} |")
+    for name in next(iter(models.values())):
+        cells = ["{:.2f} ({:.2f} to {:.2f})".format(*rows[name]) for rows in models.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
