@@ -52,6 +52,7 @@ ROWS: dict[str, tuple[Kind, bool]] = {  # laid over the tokens: kind, instead of
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
+    parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--photos", type=int, default=60)
     parser.add_argument("--held", type=int, default=24)
     parser.add_argument("--epochs", type=int, default=8)
@@ -66,7 +67,7 @@ def main() -> None:
     sources = find_images(options.images)
     held, training = sources[::20][: options.held], [p for i, p in enumerate(sources) if i % 20]
     chosen = [p.source for p in training[: options.photos]]
-    base = shortened(cv.load("demo", size=224))
+    base = shortened(cv.load("demo", size=options.size))
     runs = [(WRITTEN, seed) for seed in range(options.seeds)] + [(name, 0) for name in ROWS]
     rows = [kept(base, *run, chosen, [p.source for p in held], options) for run in runs]
     path = write_tables("planted", page(rows, options), data=["photos"], models=["demo"])
@@ -146,7 +147,7 @@ def page(rows: list[dict], options: argparse.Namespace) -> str:
     lines = [line(kind, runs) for kind, runs in kinds.items()]
     return f"""# Planted artifacts, cured
 
-First six blocks of `demo` at 224 px, artifacts planted in block 4 on 2 % of the patches; cured on
+First six blocks of `demo` at {options.size} px, artifacts planted in block 4 on 2 % of the patches; cured on
 {options.photos} photos, {options.epochs} epochs, no registers, learning rate {options.lr:g},
 else by default;
 {options.held} other photos for the numbers; {time.strftime("%Y-%m-%d")}, {platform.machine()},

@@ -169,10 +169,11 @@ def run_quick(wanted: list[Job], options: argparse.Namespace) -> int:
         return 0
     scratch = trials.make_scratch()
     trials.prepare(scratch)
-    print(f"results of {len(found)} trials go to {scratch}", flush=True)
-    commands = [
-        (job, command_of(job, scratch / "work" / job.results[0], job.quick)) for job in found
-    ]
+    named, work = trials.name_trials(found), scratch / "work"
+    print(f"results of {len(named)} trials of {len(found)} jobs go to {scratch}", flush=True)
+    commands = {
+        name: command_of(job, work / job.results[0], job.quick) for name, job in named.items()
+    }
     well = trials.run_trials(commands, scratch, options.workers)
     return finish([]) or not well
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data import DATASETS, find_data
 
-PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 64, 8, 4, 10, 4  # images
+PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 80, 8, 4, 10, 4  # images
 CLASSES, PER_CLASS = 6, 5
 
 

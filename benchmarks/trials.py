@@ -113,12 +113,22 @@ def recipe_commands() -> dict[str, list[str]]:
     return {f"recipe {name}": [sys.executable, script, name] for name in RECIPES}
 
 
-def run_trials(jobs: Iterable[tuple[Job, list[str]]], scratch: Path, workers: int) -> bool:
+def name_trials(jobs: Iterable[Job]) -> dict[str, Job]:
+    """Give each trial a name; jobs of one script that are tried by the same options share one."""
+    shared: dict[tuple[str, str | None], list[Job]] = {}
+    for job in jobs:
+        shared.setdefault((job.script, job.quick), []).append(job)
+    return {
+        f"{few[0].script} {', '.join(job.results[0] for job in few)}": few[0]
+        for few in shared.values()
+    }
+
+
+def run_trials(commands: dict[str, list[str]], scratch: Path, workers: int) -> bool:
     """Try recipes, then jobs, and say what failed and how; whether all ended well."""
     start = time.monotonic()
-    names = {f"{job.script} {job.results[0]}": command for job, command in jobs}
-    done = try_all(recipe_commands(), scratch / "made", workers) if names else []
-    done += try_all(names, scratch, workers)
+    done = try_all(recipe_commands(), scratch / "made", workers) if commands else []
+    done += try_all(commands, scratch, workers)
     minutes = (time.monotonic() - start) / 60
     failed = [trial for trial in done if trial.problem]
     spent = sum(trial.seconds for trial in done) / 60

@@ -142,12 +142,17 @@ def test_every_job_has_a_trial():
 def test_a_trial_that_fails_is_shown_at_the_end_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trials, "recipe_commands", dict)
     code = {"bad": "print('before'); raise SystemExit('a reason')", "good": "print('fine')"}
-    jobs = [(Job(name, (name,), 0.1), [sys.executable, "-c", text]) for name, text in code.items()]
-    assert not trials.run_trials(jobs, tmp_path, workers=1)
+    commands = {name: [sys.executable, "-c", text] for name, text in code.items()}
+    assert not trials.run_trials(commands, tmp_path, workers=1)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].endswith("good good: ok") and lines[2].startswith("1 of 2 trials ended well")
-    assert "FAILED: bad bad, exit code 1" in lines[4] and lines[-1] == "a reason"
-    assert trials.run_trials(jobs[1:], tmp_path, workers=2)
+    assert lines[1].endswith("good: ok") and lines[2].startswith("1 of 2 trials ended well")
+    assert "FAILED: bad, exit code 1" in lines[4] and lines[-1] == "a reason"
+    assert trials.run_trials({"good": commands["good"]}, tmp_path, workers=2)
+
+
+def test_jobs_that_are_tried_alike_share_a_trial():
+    jobs = [Job(f"x --n {n}", (f"r{n}",), 1, quick) for n, quick in enumerate(("-s", "-t", "-s"))]
+    assert trials.name_trials(jobs) == {"x r0, r2": jobs[0], "x r1": jobs[1]}
 
 
 def test_a_trial_that_hangs_is_stopped_with_what_it_started(tmp_path):
