@@ -147,9 +147,9 @@ def page(rows: list[dict], options: argparse.Namespace) -> str:
     lines = [line(kind, runs) for kind, runs in kinds.items()]
     return f"""# Planted artifacts, cured
 
-First six blocks of `demo` at {options.size} px, artifacts planted in block 4 on 2 % of the patches; cured on
-{options.photos} photos, {options.epochs} epochs, no registers, learning rate {options.lr:g},
-else by default;
+First six blocks of `demo` at {options.size} px, artifacts planted in block 4 on 2 % of the patches;
+cured on {options.photos} photos, {options.epochs} epochs, no registers, learning rate
+{options.lr:g}, else by default;
 {options.held} other photos for the numbers; {time.strftime("%Y-%m-%d")}, {platform.machine()},
 {os.cpu_count()} cores, torch {torch.__version__}. Reproduce:
 `python benchmarks/planted.py --images PHOTOS --epochs {options.epochs} --held {options.held}`

@@ -25,6 +25,7 @@ from data import find_data, find_model, fingerprint
 
 TRIAL = "CLEARVIT_TRIAL"  # set while trials run
 TINY_SIZE, TINY_IMAGES = 112, 12
+HIGH_NORM_SIZE = 336  # the demo model has no high-norm tokens below
 TINY: dict[str, dict[str, Any]] = {  # what the tiny form of a verb changes
     "cure": {"epochs": 1, "views": 4},
     "prune": {"epochs": 1, "warmup_epochs": 1, "finetune_epochs": 0},
@@ -80,7 +81,8 @@ def find_recipe(name: str) -> Recipe:
         return recipe
     trains = recipe.verb == "prune" or recipe.options.get("method") in (None, "fine")
     options = dict(recipe.options) | (TINY[recipe.verb] if trains else {})
-    return replace(recipe, size=TINY_SIZE, options=options)
+    size = min(recipe.size, TINY_SIZE if trains else HIGH_NORM_SIZE)
+    return replace(recipe, size=size, options=options)
 
 
 def recipe_folder(name: str) -> Path:
