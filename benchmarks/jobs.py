@@ -40,7 +40,7 @@ FEW_NORMS = "--sizes 112 --images 2"
 FEW_CURES = "--photos 6 --epochs 1 --labelled 4 --tested 4"
 DIAGNOSE_QUICK = "--parts planted --planted-size 112 --seeds 1 --networks 1 --size 112"
 TESTTIME_QUICK = "--size 336 --find 4 --photos 2 --denoised 1 --variants 0 --large 0"
-HELD_OUT_QUICK = f"--held-out --sets voc --models {DEIT} --size 64"
+HELD_OUT_QUICK = f"--held-out --sets flowers --models {DEIT} --size 64"
 CURVES_QUICK = f"--only 'views / {AUGREG}' --size 64 --limit 4"
 PRUNE_QUICK = "--models deit_ti --threads 1 --batches 1 --rows 0,1,2 --rounds 2"
 
@@ -193,7 +193,13 @@ JOBS = (
     ),
     Job("discovery --planted --denoised 224", ("discovery",), 0.8, f"{DEIT} --limit 4", VOC),
     Job("discover", ("discover_speed",), 0.1, "--grid 12 16 --images 4 --rounds 2 --threads 1"),
-    Job("segment --part methods", ("segment-methods",), 8.0, "--shots 1 --features raw", VOC),
+    Job(
+        "segment --part methods",
+        ("segment-methods",),
+        8.0,
+        "--shots 1 --draws 1 --features raw",
+        VOC,
+    ),
     Job("segment --part auto", ("segment-auto",), 2.0, "--part auto --shots 1 --draws 1", VOC),
     Job(
         "segment --part strokes",
@@ -202,7 +208,7 @@ JOBS = (
         "--part strokes --shots 1 --draws 1",
         VOC,
     ),
-    Job("segment_strokes", ("segment_strokes",), 0.3, "", VOC),
+    Job("segment_strokes", ("segment_strokes",), 0.3, "--limit 1", VOC),
     Job(
         "segment_folder",
         ("segment-folder",),
@@ -215,7 +221,7 @@ JOBS = (
         "facets",
         ("facets",),
         6.0,
-        f"--models {DEIT} --sets corridor --size 64",
+        f"--models {DEIT} --sets cars --size 64",
         (*SETS, *CLASSES, *VOC),
     ),
     # essex, pets and clothing are made by held_out_sets.py, outside CLEARVIT_DATA
@@ -257,7 +263,7 @@ JOBS = (
         ("photos", "imagenet100", "flowers"),
     ),
     Job("mass", ("mass",), 0.1, f"--models {DEIT} --photos 3", PHOTOS),
-    Job("structure", ("structure",), 1.0, "", SETS),
+    Job("structure", ("structure",), 1.0, f"--models {DEIT}", SETS),
     Job("structured", ("structured",), 0.2, f"--only {DEIT}", ("cars",)),
     Job("finetune", ("finetune",), 1.5, f"--models {DEIT} --unfreeze none --epochs 1", ("cars",)),
     Job("index", ("search_index",), 0.5, "--counts 200 --queries 5"),

@@ -220,6 +220,8 @@ def collect(options: argparse.Namespace) -> dict[str, Any]:
     for model in MODELS:
         paths = {one: file_of(model, one, options.work) for one in RECIPES}
         files = {one: json.loads(p.read_text()) for one, p in paths.items() if p.exists()}
+        if not files:
+            continue  # not among --models
         base = files[RECIPES[0]]
         for recipe, own in files.items():
             parts = {

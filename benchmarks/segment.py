@@ -134,7 +134,7 @@ def run_methods(voc: Voc) -> list[dict[str, Any]]:
     rows = measured("methods")
     done = {(row["shots"], row["seed"], row["features"], row["method"]) for row in rows}
     for shots in voc.shots:
-        for seed in range(DRAWS):
+        for seed in range(voc.draws):
             chosen = voc.draw(shots, seed)
             items = [(i, partial(voc.mask, "train")) for i in chosen]
             for kind in voc.kinds:
@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--data", type=data_path, default=DATA)
     parser.add_argument("--part", choices=("methods", "auto", "strokes"), default="methods")
     parser.add_argument("--shots", type=int, nargs="+", default=SHOTS, help="some of the rows")
-    parser.add_argument("--draws", type=int, default=DRAWS, help="of what auto chooses")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="samples of examples")
     parser.add_argument("--features", nargs="+", choices=FEATURES, default=list(FEATURES))
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()

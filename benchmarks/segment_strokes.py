@@ -137,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work", type=Path, default=Path("build/segment"))
     parser.add_argument("--data", type=data_path, default=DATA)
+    parser.add_argument("--limit", type=int, help="samples of examples, to try it out")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.shots, options.features, options.draws = [1], [KIND], DRAWS
@@ -144,7 +145,7 @@ def main() -> None:
     strokes = Strokes(voc)
     rows = read_result("segment_strokes").get("rows", [])
     done = {row["seed"] for row in rows}
-    for seed in [s for s in (*CHOOSING, *REPORTING) if s not in done]:
+    for seed in [s for s in (*CHOOSING, *REPORTING) if s not in done][: options.limit]:
         chosen = voc.draw(1, seed)
         tested = range(int(seed in CHOOSING), len(voc.splits["val"]), 2)
         found = {name: measure(voc, make(), tested) for name, make in ways(strokes, chosen).items()}

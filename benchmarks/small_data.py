@@ -9,7 +9,8 @@ from pathlib import Path
 from data import DATASETS, find_data
 
 PHOTOS, MASKS, BOXES, PLACES, DEPTHS = 80, 8, 4, 10, 4  # images
-CLASSES, PER_CLASS = 6, 5
+CLASSES, PER_CLASS = 8, 5
+IMAGES = 48  # of VOC, with or without masks
 
 
 def make_small_data(root: Path) -> Path:
@@ -55,6 +56,15 @@ def _voc(source: Path, target: Path) -> None:
             wanted = [file for file in found if file.exists()]
             wanted = [f for f in wanted if not (target / f.relative_to(source)).is_symlink()]
             _link(wanted, source, target)
+    _more_images(source, target, IMAGES)
+
+
+def _more_images(source: Path, target: Path, count: int) -> None:
+    """Fill up the images of a VOC folder beyond those of its lists."""
+    for file in sorted((source / "JPEGImages").glob("*.jpg")):
+        there = len(list((target / "JPEGImages").iterdir()))
+        if there < count and not (target / "JPEGImages" / file.name).is_symlink():
+            _link([file], source, target)
 
 
 def _corridor(source: Path, target: Path) -> None:

@@ -43,12 +43,13 @@ BACKBONES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=data_path, default=DATA)
+    parser.add_argument("--models", nargs="+", choices=BACKBONES, default=BACKBONES)
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     content = read_result("structure") or {"rows": {}}
     content |= {"command": "python benchmarks/structure.py", "images": IMAGES, "size": SIZE}
-    for name in () if options.page else BACKBONES:
+    for name in () if options.page else options.models:
         missing = [one for one in COLLECTIONS if f"{name} / {one}" not in content["rows"]]
         backbone = load(name) if missing else None
         for collection in missing:
