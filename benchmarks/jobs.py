@@ -155,9 +155,9 @@ JOBS = (
         MOST,
     ),
     Job(
-        "cure_recipes demo --table ranks --labelled 100 --tested 100",
+        "cure_recipes demo --table ranks --labelled 100 --tested 100 --seeds 0 1",
         ("cure-ranks-demo",),
-        1.5,
+        2.0,
         f"{AUGREG} --table ranks --size 64 {FEW_CURES} --rows 'rank 4'",
         MOST,
     ),

@@ -57,6 +57,12 @@ def test_lists_become_tuples():
     assert work("a", layers=[8, -1]).layers == (8, -1)
 
 
+def test_one_value_is_a_list_of_one():
+    assert Config(layers=3).layers == (3,)
+    assert Config(fit="auto").fit == ("auto",)
+    assert CureConfig(unfreeze="all").unfreeze == ("all",)  # not its letters
+
+
 def test_an_unknown_option_is_refused_with_the_closest_name():
     for config in (None, Config()):
         with pytest.raises(OptionError, match=r"epoch.*Closest: epochs") as error:

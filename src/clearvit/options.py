@@ -63,7 +63,9 @@ class Options(metaclass=_FromPreset):
             value = getattr(self, field.name)
             if isinstance(value, list):
                 value = tuple(value)
-                object.__setattr__(self, field.name, value)
+            elif get_origin(hints[field.name]) is tuple and not isinstance(value, tuple):
+                value = (value,)  # unfreeze="all", not its letters
+            object.__setattr__(self, field.name, value)
             check_value(field, hints[field.name], value)
 
     @classmethod

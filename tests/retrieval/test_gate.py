@@ -94,6 +94,8 @@ def test_a_rotation_of_the_descriptors_changes_little_for_the_gate():
 def test_the_gate_refuses_to_judge_by_too_little():
     descriptors, images, _ = planted_collection(classes=3, members=3)
     assert "9 images are too few" in gate_reranking(descriptors, images, Matching()).note
+    none = gate_reranking(descriptors[:0], images[torch.arange(0)], CHAMFER)
+    assert none.weight == 0 and "0 images are too few" in none.note
     descriptors, images, _ = planted_collection(channels=16)
     assert "16 channels are too few" in gate_reranking(descriptors, images, CHAMFER).note
 

@@ -80,7 +80,7 @@ def gate_reranking(
     chosen = sample_gate(len(descriptors), sample=sample, seed=seed)
     images, units = gallery[chosen], F.normalize(descriptors[chosen].float(), dim=-1)
     similarity = (units @ units.T).fill_diagonal_(-torch.inf)
-    candidates = similarity.topk(min(top, len(chosen) - 1), dim=1).indices
+    candidates = similarity.topk(max(0, min(top, len(chosen) - 1)), dim=1).indices
     refusal = _refuse(units, candidates.shape[1], seed)
     if refusal is not None:  # before patches are compared in vain
         return refusal
