@@ -104,3 +104,11 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be written"):
         save_figure(draw_panels([[Panel("t", PHOTO)]]), tmp_path / "file" / "f.png")
+
+
+def test_a_long_caption_stays_inside_the_figure():
+    figure = draw_panels([[Panel("", values=np.ones((4, 4)))]], "title", "some long name " * 40)
+    renderer = figure.canvas.get_renderer()
+    for text in figure.texts:
+        box = text.get_window_extent(renderer)
+        assert box.x1 <= figure.bbox.x1 and box.y0 >= 0

@@ -6,6 +6,7 @@ program may draw from threads and keep its own matplotlib settings.
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ DPI = 125
 WIDTH = 12.8  # inches, so 1600 pixels
 MARGIN, GAP, BAR = 0.3, 0.26, 0.32  # inches; BAR holds a color bar with its numbers
 HEAD, TITLE, FOOT = 0.6, 0.5, 0.42  # inches for the figure title, panel titles and the caption
+LINE, CAPTION_CHARACTERS = 0.16, 160  # inches of a line of the caption, and what fits on it
 TALLEST = 5.6  # inches, of a panel
 INK, FAINT = "#1d2330", "#69707f"
 NORM_LIMITS = (0.5, 3.0)  # of norms, in units of the median: healthy ones look alike and dark
@@ -121,7 +123,8 @@ def draw_panels(rows: Sequence[Sequence[Panel]], title: str = "", caption: str =
     """
     filled = [row for row in rows if row]
     sizes = [_row_size(row) for row in filled]
-    head, foot = (HEAD if title else 0.1), (FOOT if caption else 0.15)
+    small = textwrap.wrap(caption, CAPTION_CHARACTERS)  # a model may be named by a long path
+    head, foot = (HEAD if title else 0.1), (FOOT + (len(small) - 1) * LINE if small else 0.15)
     total = head + foot + sum(h + TITLE + GAP for _, h in sizes)
     figure = Figure(figsize=(WIDTH, total), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
@@ -132,8 +135,8 @@ def draw_panels(rows: Sequence[Sequence[Panel]], title: str = "", caption: str =
     for row, (width, height) in zip(filled, sizes, strict=True):
         _draw_row(figure, row, top - TITLE, width, total)
         top -= height + TITLE + GAP
-    if caption:
-        write_text(figure, MARGIN, foot - 0.02, caption, size=9.5, color=FAINT)
+    if small:
+        write_text(figure, MARGIN, foot - 0.02, "\n".join(small), size=9.5, color=FAINT)
     return figure
 
 
