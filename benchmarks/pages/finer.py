@@ -160,7 +160,7 @@ def gathering(content: dict[str, Any]) -> str:
 
 
 def distilled(model: str, tasks: dict[str, list[str]]) -> list[dict[str, Any]]:
-    """The default cure as a row of the showcase, from cured.py, which has no CorLoc."""
+    """The default cure as a row of the showcase: tasks by finer.py, the rest by cured.py."""
     known = read_result(f"cured-{model}")
     if not known:
         return []
@@ -168,7 +168,7 @@ def distilled(model: str, tasks: dict[str, list[str]]) -> list[dict[str, Any]]:
     top1, seen = known["class token"]["top-1"], known["segmentation"]
     cells = [seen[task]["cured"][SHOWN[0]] for task in TASKS]
     shown = [f"{one['seeds'][0]:.1f} ({interval(one['minus raw'])})" for one in cells]
-    tasks[name] = [*shown, "-"]
+    tasks[name] = tasks.get("default cure", [*shown, "-"])
     norms = known["norms"]["224"]["cured"]["beyond raw's cutoff"]
     row = {"row": name, "top-1": top1["seeds"][0], "minus raw": top1["minus raw"]}
     return [row | {"high-norm, percent by block": norms}]
