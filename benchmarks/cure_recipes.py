@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 
 import clearvit as cv
+import student_trials
 from clearvit.cures.config import CureConfig
 from clearvit.datasets.splits import MaskSplit
 from clearvit.files import read_json, write_json
@@ -77,6 +78,13 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
         "20 directions removed": {"directions": 20},
         "20 directions, rate 4e-4": {"directions": 20, "lr": 4e-4},
     },
+    "students": {
+        "default": {},
+        "a loss on whitened tokens": {"trial": "whitened"},
+        "a loss on relations": {"trial": "relations"},
+        "targets at twice the size": {"trial": "larger 1"},
+        "targets at twice the size, four views": {"trial": "larger 4"},
+    },
 }
 
 
@@ -90,7 +98,7 @@ def main() -> None:
     if options.one:
         return train_one(options, work)
     raw = cv.load(find_model(options.model), size=options.size)
-    part = "choice" if options.table == "recipes" else "report"
+    part = "choice" if options.table in ("recipes", "students") else "report"
     splits = splits_of(options.data, part, (options.labelled, options.tested))
     rows = TABLES[options.table]
     rows = {name: rows[name] for name in options.rows or rows}
@@ -177,8 +185,12 @@ def train_one(options: argparse.Namespace, work: Path) -> None:
     """Cure, and write what it took and how much nearer it came on photos held out."""
     (seed,), folder = options.seeds, folder_of(options.one, options.seeds[0], options, work)
     chosen = {"epochs": options.epochs, "seed": seed} | TABLES[options.table][options.one]
+    trial = chosen.pop("trial", "")
+    if trial:
+        student_trials.apply(trial)
     config = CureConfig(keep_anyway=True, head_agreement=0.0, **chosen)
     teacher = f"targets-{config.sampler}-{config.directions}-{seed}-{options.photos}"
+    teacher += f"-{trial}" if trial.startswith("larger") else ""
     config = dataclasses.replace(config, targets_dir=str(work / teacher))
     photos = [image.source for image in find_images(options.data / "photos")]
     others = [photo for i, photo in enumerate(photos) if i % HELD_OUT][: options.photos]

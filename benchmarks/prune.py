@@ -39,7 +39,7 @@ from clearvit.backbones.vit import VitBackbone
 from clearvit.benchmarking.machine import this_machine
 from clearvit.benchmarking.quality import measure_quality
 from clearvit.pruning.cost import macs
-from clearvit.timing import Spread, speed_ratios, time_interleaved
+from clearvit.timing import REST, Spread, speed_ratios, time_interleaved
 from data import DATA, data_path, find_model
 from evidence import read_result, write_result
 from render import render
@@ -178,6 +178,7 @@ def measure_column(
             rounds=options.rounds,
             patience=options.patience,
             clock=time.process_time if torch.get_num_threads() == 1 else time.perf_counter,
+            rest=REST,
         )
     found = [entry(FIRST, 1.0, times[0], times[0], batch)]
     for row, own in zip(plain, times[1:], strict=False):

@@ -35,6 +35,18 @@ def test_no_round_begins_after_the_patience_but_some_are_always_made():
     assert len(Machine(a=1.0).time(rounds=9, patience=5.5)[0]) == 5
 
 
+def test_a_rest_before_each_pass_is_not_counted(monkeypatch):
+    machine, slept = Machine(a=1.0, b=2.0), []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        machine.now += seconds
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert machine.time(rounds=2, rest=0.5) == [[1.0] * 2, [2.0] * 2]
+    assert slept == [0.5] * 6
+
+
 def test_ratios_are_taken_round_by_round():
     assert speed_ratios([2.0, 4.0], [1.0, 8.0]) == [2.0, 0.5]
     with pytest.raises(ValueError):

@@ -11,6 +11,7 @@ from typing import Any
 Clock = Callable[[], float]
 Pass = Callable[[], object]
 MIN_ROUNDS = 3  # whatever the patience
+REST = 0.03  # seconds in which the threads of a library that wait busily after a pass go to sleep
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ def time_interleaved(
     patience: float = float("inf"),
     clock: Clock = time.perf_counter,
     advance: Callable[[], None] | None = None,
+    rest: float = 0.0,
 ) -> list[list[float]]:
     """Time each pass once per round; another one goes first in every round.
 
@@ -43,6 +45,8 @@ def time_interleaved(
         patience: Seconds after which no new round begins, once there are three.
         clock: Seconds; other clocks are for tests.
         advance: Called after each pass.
+        rest: Seconds of sleep before each pass; `REST` where passes belong to several libraries
+            with threads of their own, which else take the cores from each other.
 
     Returns:
         Seconds, one list per pass with one number per round.
@@ -54,6 +58,8 @@ def time_interleaved(
             break
         for turn in range(len(passes)):
             index = (turn + number) % len(passes)
+            if rest:
+                time.sleep(rest)
             start = clock()
             passes[index]()
             seconds = clock() - start

@@ -25,7 +25,8 @@ QUICK = BenchConfig(batch=(1, 2), rounds=1, memory=False)
 
 
 def test_the_numbers_follow_from_the_times(tiny, monkeypatch):
-    def timer(passes, *, rounds, patience, advance):
+    def timer(passes, *, rounds, patience, advance, rest):
+        assert rest == 0.0  # one library
         for run in passes:
             run()
         costs = [0.5, 0.25, 0.1]  # seconds: tiny, pruned, sgemm

@@ -27,7 +27,7 @@ from clearvit.pruning.cost import macs
 from clearvit.pruning.kept_figure import draw_kept
 from clearvit.pruning.prune import prune
 from clearvit.pruning.pruned import PrunedBackbone
-from clearvit.timing import Pass, Spread, speed_ratios, time_interleaved
+from clearvit.timing import REST, Pass, Spread, speed_ratios, time_interleaved
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,14 @@ def _time_batch(
     """Time every model and, last, a matrix product; also give the MACs of that."""
     product, cost = sgemm(entries[0].backbone.device)
     passes = [*(_make_pass(entry.backbone, size, batch) for entry in entries), product]
+    mixed = any(isinstance(entry.backbone, RuntimeBackbone) for entry in entries)
     with torch.no_grad():
         times = time_interleaved(
-            passes, rounds=config.rounds, patience=config.patience, advance=advance
+            passes,
+            rounds=config.rounds,
+            patience=config.patience,
+            advance=advance,
+            rest=REST if mixed else 0.0,
         )
     return times, cost
 

@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -127,6 +128,14 @@ def test_threads_are_those_of_torch(copied, name, monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 2]
+
+
+def test_a_whole_batch_goes_to_the_graph_uncopied():
+    # torch's threads, once awake, take the cores from those of the graph
+    pixels = np.ones((2, 3, 4, 4), np.float32)
+    assert runtime._filled(pixels, 2) is pixels and runtime._filled(pixels, None) is pixels
+    filled = runtime._filled(pixels, 3)
+    assert filled.shape == (3, 3, 4, 4) and filled[:2].all() and not filled[2].any()
 
 
 def test_views_of_a_graph_are_saved(copied, original, photos, tmp_path):

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import Self
@@ -185,8 +184,7 @@ class RuntimeBackbone(Backbone):
         engine, step = self._engine(), self.facts.batch or len(pixels)
         parts: list[Arrays] = []
         for chunk in pixels.split(step):
-            full = F.pad(chunk, (*(0,) * 7, step - len(chunk))) if self.facts.batch else chunk
-            found = engine(full.contiguous().numpy())
+            found = engine(_filled(chunk.contiguous().numpy(), self.facts.batch))
             parts.append({name: values[: len(chunk)] for name, values in found.items()})
         whole = {
             name: torch.from_numpy(np.concatenate([part[name] for part in parts]))
@@ -317,6 +315,15 @@ def _read_facts(folder: Path, format: RuntimeFormat) -> GraphFacts:
     if not whole_patches or facts.preprocessing.size != facts.size:
         raise ModelError(f"'{path}' cannot be used: size, patch and preprocessing do not agree.")
     return facts
+
+
+def _filled(pixels: NDArray[np.float32], batch: int | None) -> NDArray[np.float32]:
+    """Fill images up to a fixed batch.
+
+    Not by torch: its threads would go on waiting busily and take the cores from the graph's.
+    """
+    missing = (batch or len(pixels)) - len(pixels)
+    return np.pad(pixels, ((0, missing), *((0, 0),) * 3)) if missing else pixels
 
 
 def _onnx_engine(path: Path, threads: int, facts: GraphFacts) -> Engine:
