@@ -39,6 +39,7 @@ from clearvit.probes.patches import patch_labels
 from clearvit.probes.segmentation import upsample_scores
 from clearvit.pruning import macs
 from clearvit.pruning.config import FILLS, Scorer
+from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.stats import bootstrap
 from data import DATA, data_path, find_model
 from evidence import write_result
@@ -57,6 +58,9 @@ POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 MIOU = f"mIoU of {len(POPULATED)}"
 DENSE = "dense"
 SCORERS: tuple[Scorer, ...] = ("fuse", "class", "merge", "random")  # of every size of image
+# Controls of the merging scorers: a merged patch draws the attention of one ("once"); patches are
+# merged before every block but the first, as many each time, for about the same MACs ("gradual").
+ONCE, GRADUAL = "once", "gradual"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,22 +70,43 @@ class Recipe:
     keep: float
     scorer: str
     fill: str = "similar"
+    control: str = ""
 
     @property
     def name(self) -> str:
         """Also the name of its file."""
-        return f"{self.keep}-{self.scorer}-{self.fill}"
+        return f"{self.keep}-{self.scorer}-{self.fill}" + f"-{self.control}" * bool(self.control)
 
     def apply(self, dense: cv.Backbone) -> cv.Backbone:
         """Prune a model so."""
         if self.scorer == DENSE:
             return dense
-        return cv.prune(dense, keep=self.keep, scorer=self.scorer, fill=self.fill)  # type: ignore[arg-type]
+        if self.control == GRADUAL:
+            return prune_gradually(dense, self.keep, self.scorer)
+        pruned = cv.prune(dense, keep=self.keep, scorer=self.scorer, fill=self.fill)  # type: ignore[arg-type]
+        if self.control == ONCE:
+            plan = dataclasses.replace(pruned.plan, proportional=False)
+            return PrunedBackbone(pruned.dense, plan)
+        return pruned
+
+
+def prune_gradually(dense: Any, keep: float, scorer: str) -> PrunedBackbone:
+    """Remove as many patches before every block but the first, for the MACs of three stages."""
+    wanted = macs(cv.prune(dense, keep=keep, scorer=scorer), SIZE).gain
+    blocks = list(range(1, dense.depth))
+    for step in range(1, 100):
+        fractions = [1 - 0.001 * step * (number + 1) for number in range(len(blocks))]
+        pruned = cv.prune(dense, keep=fractions, stages=blocks, scorer=scorer)
+        if macs(pruned, SIZE).gain >= wanted:
+            break
+    return pruned
 
 
 RECIPES = (
     Recipe(1.0, DENSE),
     *(Recipe(keep, scorer) for keep in KEEPS for scorer in SCORERS),
+    *(Recipe(keep, s, control=ONCE) for keep in KEEPS[1:] for s in ("fuse", "merge")),
+    *(Recipe(0.7, s, control=GRADUAL) for s in ("fuse", "merge")),
     *(Recipe(0.7, scorer, fill) for scorer in ("class", "fuse") for fill in FILLS[1:]),
 )
 
@@ -260,7 +285,8 @@ def ranking(rows: list[dict[str, Any]], half: str) -> dict[str, list[float]]:
     """Mean loss of each scorer in points: class token, map, and both, over models and fractions."""
     table = {}
     for scorer in SCORERS:
-        mine = [r[half] for r in rows if r["scorer"] == scorer and r["fill"] == "similar"]
+        plain = [r for r in rows if r["fill"] == "similar" and not r["control"]]
+        mine = [r[half] for r in plain if r["scorer"] == scorer]
         pair = [
             float(np.mean([r[k][0] for r in mine])) for k in ("minus dense", "mIoU minus dense")
         ]

@@ -62,11 +62,13 @@ def larger_tokens(teacher: Teacher, image: Image.Image, number: int, views: int)
 class WhitenedStudent(Student):
     """Also asks for the direction of centred tokens whose channels were made equally wide."""
 
-    mean: Tensor
+    mean: Tensor | None = None
     matrix: Tensor
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         losses = super()._losses(batch)
+        if self.mean is None:  # timed before any target is there
+            return losses
         patches, _ = read_tokens(self.backbone, batch.pixels, with_class=False)
         both = ((one.float() - self.mean) @ self.matrix for one in (patches, batch.patches))
         losses["loss"] = losses["loss"] + (1 - cosine(*both))[batch.shown].mean()

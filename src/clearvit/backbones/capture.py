@@ -54,7 +54,11 @@ def prefix_to_patches(attention: Tensor, prefix: int, row: int = 0) -> Tensor:
 
 @contextmanager
 def capturing(
-    blocks: Sequence[nn.Module], indices: Sequence[int], kinds: Sequence[Kind], prefix: int
+    blocks: Sequence[nn.Module],
+    indices: Sequence[int],
+    kinds: Sequence[Kind],
+    prefix: int,
+    bias: Tensor | None = None,
 ) -> Iterator[Captured]:
     """Record `kinds` of the given blocks while the body runs the model.
 
@@ -63,6 +67,7 @@ def capturing(
         indices: Which blocks, counted from 0.
         kinds: What to compute; nothing else is.
         prefix: Number of prefix tokens P, the rows of `prefix_attention`.
+        bias: What these blocks add to the logits of their attention, (B, 1, 1, T).
     """
     captured: Captured = {kind: {} for kind in kinds}
     handles = []
@@ -70,10 +75,10 @@ def capturing(
         for index in indices if kinds else ():
             attention: Any = _attention_of(blocks[index], index)
             if shares_projection(attention):
-                shared = _shared_recorder(captured, index, prefix, attention)
+                shared = _shared_recorder(captured, index, prefix, attention, bias)
                 handles.append(attention.qkv.register_forward_hook(shared))
                 continue
-            hook = _recorder(captured, index, prefix)
+            hook = _recorder(captured, index, prefix, bias)
             handles.append(attention.register_forward_pre_hook(hook, with_kwargs=True))
         yield captured
     finally:
@@ -91,7 +96,9 @@ def shares_projection(attention: Any) -> bool:
     return type(attention) is Attention and attention.qkv is not None
 
 
-def _shared_recorder(captured: Captured, index: int, prefix: int, attention: Any) -> Any:
+def _shared_recorder(
+    captured: Captured, index: int, prefix: int, attention: Any, bias: Tensor | None
+) -> Any:
     mine = threading.get_ident()
 
     def record(_: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
@@ -107,12 +114,15 @@ def _shared_recorder(captured: Captured, index: int, prefix: int, attention: Any
                 heads = getattr(attention, f"{name[0]}_norm")(heads)
             return heads
 
-        _record(captured, index, attention.scale, part, lambda: part("query")[:, :, :prefix])
+        def rows() -> Tensor:
+            return part("query")[:, :, :prefix]
+
+        _record(captured, index, attention.scale, part, rows, bias)
 
     return record
 
 
-def _recorder(captured: Captured, index: int, prefix: int) -> Any:
+def _recorder(captured: Captured, index: int, prefix: int, bias: Tensor | None) -> Any:
     mine = threading.get_ident()
 
     def record(
@@ -129,7 +139,7 @@ def _recorder(captured: Captured, index: int, prefix: int) -> Any:
 
         # prefix tokens have no rotary position
         rows = functools.partial(project, attention, x[:, :prefix], "query")
-        _record(captured, index, attention.scale, part, rows)
+        _record(captured, index, attention.scale, part, rows, bias)
 
     return record
 
@@ -140,20 +150,24 @@ def _record(
     scale: float,
     part: Callable[[str], Tensor],
     prefix_query: Callable[[], Tensor],
+    bias: Tensor | None,
 ) -> None:
     """Fill in what was asked of one block."""
     for kind, values in captured.items():
         if kind == "attention":
-            values[index] = attention_weights(part("query"), part("key"), scale)
+            values[index] = attention_weights(part("query"), part("key"), scale, bias)
         elif kind == "prefix_attention":
-            values[index] = attention_weights(prefix_query(), part("key"), scale)
+            values[index] = attention_weights(prefix_query(), part("key"), scale, bias)
         else:
             values[index] = part(kind)
 
 
-def attention_weights(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Attention softmax(scale q k^T), (B, heads, rows of q, rows of k)."""
-    return ((query * scale) @ key.transpose(-2, -1)).softmax(dim=-1)
+def attention_weights(
+    query: Tensor, key: Tensor, scale: float, bias: Tensor | None = None
+) -> Tensor:
+    """Attention softmax(scale q k^T + bias), (B, heads, rows of q, rows of k)."""
+    logits = (query * scale) @ key.transpose(-2, -1)
+    return (logits if bias is None else logits + bias.to(logits.dtype)).softmax(dim=-1)
 
 
 def project(attention: Any, x: Tensor, part: str, rope: Tensor | None = None) -> Tensor:

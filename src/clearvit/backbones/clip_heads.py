@@ -176,9 +176,11 @@ class DenseClip(VitBackbone):
         """Turn pixels (B, 3, height, width) into the sequence that enters the first block."""
         return self.plain.embed_pixels(pixels)
 
-    def run_block(self, index: int, x: Tensor, rope: Tensor | None) -> Tensor:
+    def run_block(
+        self, index: int, x: Tensor, rope: Tensor | None, bias: Tensor | None = None
+    ) -> Tensor:
         """Pass (B, T, C) through one block of the network itself."""
-        return self.plain.run_block(index, x, rope)
+        return self.plain.run_block(index, x, rope, bias)
 
     def after_block(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Let the plain backbone change what leaves a block, (B, P + N, C)."""

@@ -50,11 +50,13 @@ class NeuronBackbone(VitBackbone):
         for block, units in self.neurons.items():
             _check_units(self, block, units)
 
-    def run_block(self, index: int, x: Tensor, rope: Tensor | None) -> Tensor:
+    def run_block(
+        self, index: int, x: Tensor, rope: Tensor | None, bias: Tensor | None = None
+    ) -> Tensor:
         """Pass (B, T, C) through one block, with its listed units moved to the register."""
         units = self.neurons.get(index)
         if units is None or not len(units):
-            return super().run_block(index, x, rope)
+            return super().run_block(index, x, rope, bias)
         register = len(self.prefix_names) - 1
         spared = [i for i, kind in enumerate(self.prefix_names) if kind == "class"]
 
@@ -65,7 +67,7 @@ class NeuronBackbone(VitBackbone):
 
         handle = second_layer(self, index).register_forward_pre_hook(move)
         try:
-            return super().run_block(index, x, rope)
+            return super().run_block(index, x, rope, bias)
         finally:
             handle.remove()
 

@@ -115,15 +115,25 @@ class VitBackbone(Backbone):
             self.fine.to(device)
         return super().to(device)
 
-    def run_block(self, index: int, x: Tensor, rope: Tensor | None) -> Tensor:
-        """Pass (B, T, C) through one block."""
+    def run_block(
+        self, index: int, x: Tensor, rope: Tensor | None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Pass (B, T, C) through one block.
+
+        Args:
+            index: Which block, from 0.
+            x: What enters it.
+            rope: Rotary rows as `embed_pixels` gives them.
+            bias: Added to the logits of its attention; broadcasts to (B, heads, T, T).
+        """
         block = self.network.blocks[index]
         if self.grad_checkpointing and torch.is_grad_enabled():
             block = functools.partial(checkpoint, block, use_reentrant=False)
-        if not isinstance(self.network, Eva):
-            return block(x)  # type: ignore[no-any-return]
-        mixed = rope is not None and getattr(self.network, "rope_mixed", False)
-        return block(x, rope=rope[index] if mixed else rope)  # type: ignore[no-any-return, index]
+        extra: dict[str, Any] = {} if bias is None else {"attn_mask": bias.to(x.dtype)}
+        if isinstance(self.network, Eva):
+            mixed = rope is not None and getattr(self.network, "rope_mixed", False)
+            extra["rope"] = rope[index] if mixed else rope  # type: ignore[index]
+        return block(x, **extra)  # type: ignore[no-any-return]
 
     def after_block(self, index: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Let a subclass change what leaves a block, (B, P + N, C)."""

@@ -155,8 +155,11 @@ class PrunedBackbone(VitBackbone):
         needs = check_kinds([*{*kinds, *self.captures_before(index + 1)}])
         mixed = getattr(self.network, "rope_mixed", False)
         rows = _rope_rows(rope, state.kept, index, mixed=mixed)
-        with capturing(self.network.blocks, [index], needs, len(self.prefix_names)) as seen:
-            x = self.run_block(index, state.x, rows)
+        blocks, prefix = self.network.blocks, len(self.prefix_names)
+        weighs = self.plan.merge and self.plan.proportional and not state.kept.is_full
+        bias = state.kept.attention_bias(prefix) if weighs else None
+        with capturing(blocks, [index], needs, prefix, bias) as seen:
+            x = self.run_block(index, state.x, rows, bias)
         captured = {kind: values[index] for kind, values in seen.items()}
         return Running(x, state.kept, state.grid, captured)
 
@@ -240,9 +243,11 @@ class PrunedBackbone(VitBackbone):
         """Turn pixels (B, 3, height, width) into the sequence that enters the first block."""
         return self.dense.embed_pixels(pixels)
 
-    def run_block(self, index: int, x: Tensor, rope: Tensor | None) -> Tensor:
+    def run_block(
+        self, index: int, x: Tensor, rope: Tensor | None, bias: Tensor | None = None
+    ) -> Tensor:
         """Pass (B, T, C) through one block, whatever its length."""
-        return self.dense.run_block(index, x, rope)
+        return self.dense.run_block(index, x, rope, bias)
 
     def resized(self, size: int | Size) -> Self:
         """Return the same network with another default size, in pixels."""
@@ -270,6 +275,7 @@ class PrunedBackbone(VitBackbone):
             fill=plan.fill,
             merge=plan.merge,
         )
+        other = replace(other, proportional=plan.proportional)
         return PrunedBackbone(self.dense, other, self.predictors, self.learned_fill)
 
     def around(self, network: nn.Module, blueprint: Blueprint | None) -> PrunedBackbone:

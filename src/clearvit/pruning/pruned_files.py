@@ -33,6 +33,7 @@ from clearvit.schema import (
 MARKER, PREDICTORS, FILL = "pruned.json", "predictors.safetensors", "fill.safetensors"
 FORMAT = 2
 OPTIONS = ("keep", "stages", "scorer", "fill", "merge")
+PROPORTIONAL = "proportional"  # models from before that do without
 RULES: dict[str, Rule] = {  # of MARKER; make_plan looks closer
     "format": one_of(FORMAT),
     "keep": list_of(number(0, 1), 1, 512),
@@ -40,6 +41,7 @@ RULES: dict[str, Rule] = {  # of MARKER; make_plan looks closer
     "scorer": either(nothing, one_of(*SCORERS)),
     "fill": one_of(*FILLS, "learned"),
     "merge": flag,
+    PROPORTIONAL: flag,
 }
 
 
@@ -59,9 +61,12 @@ def save_pruned(pruned: PrunedBackbone, out: str | Path, *, kind: str = "model")
 def load_pruned(path: str | Path, positions: PositionRule | None = None) -> PrunedBackbone:
     """Load what `save_pruned` wrote."""
     folder = Path(path)
-    content = read_checked(folder / MARKER, RULES, error=ModelError, version="format")
+    content = read_checked(
+        folder / MARKER, RULES, error=ModelError, version="format", optional=(PROPORTIONAL,)
+    )
     dense = load_saved(folder, positions)
     plan = make_plan(dense.depth, **{key: content[key] for key in OPTIONS})
+    plan = dataclasses.replace(plan, proportional=content.get(PROPORTIONAL, False))
     predictors = Predictors(dense.width, len(plan.stages)) if plan.scorer is None else None
     fill = LearnedFill(dense.width) if plan.fill == "learned" else None
     _load(predictors, folder / PREDICTORS)

@@ -25,6 +25,8 @@ class Plan:
     scorer: Scorer | None  # None: trained predictors
     fill: AnyFill  # "learned": by a trained LearnedFill
     merge: bool  # whether similar patches are merged instead of dropping some
+    # whether a patch that holds n draws the attention of n (proportional attention, Bolya et al.)
+    proportional: bool = True
 
     def counts(self, patches: int) -> list[int]:
         """Patches kept after each stage, of `patches` in the grid."""

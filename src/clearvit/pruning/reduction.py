@@ -42,6 +42,14 @@ class KeptTokens:
         """Which patches are in the sequence and hold no other, (B, N) bool."""
         return self.mask & (self.sizes.gather(1, self.assignment) == 1)
 
+    def attention_bias(self, prefix: int) -> Tensor:
+        """Logarithms of the sizes after those of P prefix tokens, (B, 1, 1, P + K).
+
+        Added to the logits of attention, a patch that holds n counts as n equal ones would.
+        """
+        first = self.sizes.new_zeros(self.sizes.shape[0], prefix)
+        return torch.cat([first, self.sizes.log()], dim=1)[:, None, None]
+
 
 def reduce_tokens(
     x: Tensor, kept: KeptTokens, choice: Choice, *, fill: AnyFill, merge: bool

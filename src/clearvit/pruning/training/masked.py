@@ -7,13 +7,11 @@ the dropped ones in the attention of the others, so that a predictor learns what
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from clearvit.backbones.capture import capturing
@@ -90,9 +88,9 @@ def masked_forward(
             decision = decision * decide(stage, scores[-1])
             decisions.append(decision)
             bias = attention_bias(decision, prefix)
-        run = functools.partial(_run_masked, backbone, index, rope)
+        run = functools.partial(backbone.run_block, index)
         again = grad_checkpointing and torch.is_grad_enabled()
-        x = checkpoint(run, x, bias, use_reentrant=False) if again else run(x, bias)
+        x = checkpoint(run, x, rope, bias, use_reentrant=False) if again else run(x, rope, bias)
     x = backbone.network.norm(x)
     return Masked(x[:, :prefix], x[:, prefix:], tuple(decisions), tuple(scores))
 
@@ -155,28 +153,3 @@ def check_maskable(backbone: VitBackbone, stages: Sequence[int]) -> None:
             f"predictors of '{backbone.name}' cannot be trained: it has blocks without plain"
             f" attention after block {stages[0]}. Without images cv.prune trains nothing."
         ) from error
-
-
-def _run_masked(
-    backbone: VitBackbone, index: int, rope: Tensor | None, x: Tensor, bias: Tensor | None
-) -> Tensor:
-    if bias is None:
-        return backbone.run_block(index, x, rope)
-    with _with_bias(backbone.network.blocks[index].attn, bias):
-        return backbone.run_block(index, x, rope)
-
-
-@contextmanager
-def _with_bias(attention: nn.Module, bias: Tensor) -> Iterator[None]:
-    """Let an attention module of timm add a bias to its logits inside the context."""
-
-    def add(
-        _: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return arguments, {**options, "attn_mask": bias.to(arguments[0].dtype)}
-
-    handle = attention.register_forward_pre_hook(add, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
