@@ -229,10 +229,72 @@ def chosen_features() -> str:
     return "\n".join(lines)
 
 
+# --- docs/prune.md --------------------------------------------------------------------------------
+
+PRUNED_MODELS = {
+    "demo": "DINOv2-S (demo)",
+    "deit_tiny_patch16_224": "DeiT-Ti",
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k": "AugReg ViT-Ti",
+}
+RUNTIMES = {
+    "pruned": "torch",
+    "ONNX Runtime pruned": "ONNX Runtime",
+    "OpenVINO pruned": "OpenVINO",
+    "OpenVINO bf16 pruned": "OpenVINO, bfloat16",
+    "OpenVINO int8 pruned": "OpenVINO, int8",
+}
+
+
+def scorers() -> str:
+    """Points that each scorer loses without training: class token / map."""
+    content = read_result("prune_choice")
+    names = list(content["ranking"])
+    rows = {
+        (row["model"], row["keep"], row["scorer"]): row["report"]
+        for row in content["rows"]
+        if row["fill"] == "similar" and not row.get("control")
+    }
+    lines = [f"| model | keep | {' | '.join(f'`{name}`' for name in names)} |"]
+    lines.append("|---|---|" + "---|" * len(names))
+    for keep in sorted({key[1] for key in rows} - {1.0}, reverse=True):
+        for model, title in PRUNED_MODELS.items():
+            found = [rows[model, keep, name] for name in names]
+            cells = [
+                f"{points(one['minus dense'][0])} / {points(one['mIoU minus dense'][0])}"
+                for one in found
+            ]
+            lines.append(f"| {title} | {keep:g} | {' | '.join(cells)} |")
+    means = [content["confirmed"][name] for name in names]
+    cells = [f"{points(one[0])} / {points(one[1])}" for one in means]
+    lines.append(f"| mean | | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def points(value: float) -> str:
+    """A signed number of points, without a negative zero."""
+    return f"{round(value, 1) + 0.0:+.1f}"
+
+
+def pruned_speed() -> str:
+    """Times as fast as dense timm, keep 0.7, by model, threads and batch."""
+    titles = {"deit_ti": "DeiT-Ti", "deit": "DeiT-S", "dinov2": "DINOv2-S, 518 px"}
+    lines = [f"| model | threads | batch | fewer MACs | {' | '.join(RUNTIMES.values())} |"]
+    lines.append("|---|---|---|---|" + "---|" * len(RUNTIMES))
+    columns = read_result("prune")["columns"]
+    for column in sorted(columns, key=lambda c: (list(titles).index(c["model"]), c["threads"])):
+        rows = {row["row"]: row for row in column["rows"]}
+        cells = [f"{rows[name]['ratio'][0]:.2f}" if name in rows else "-" for name in RUNTIMES]
+        first = [titles[column["model"]], str(column["threads"]), str(column["batch"])]
+        first.append(f"{rows['pruned']['macs']:.2f}")
+        lines.append(f"| {' | '.join([*first, *cells])} |")
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"five numbers": five_numbers, "results": readme_table},
     "docs/evaluate.md": {"worth": worth},
     "docs/discover.md": {"corloc": corloc},
+    "docs/prune.md": {"scorers": scorers, "speed": pruned_speed},
     "docs/search.md": {"chosen features": chosen_features},
 }
 

@@ -82,10 +82,9 @@ def test_unmerged_patches_keep_their_own_values_and_merged_ones_are_between(back
     tokens = pruned.tokens(pixels, norm=False)
     grid = tokens.patches[0].reshape(8, 8, -1)
     with torch.no_grad():
-        state = pruned._begin(backbone.embed_pixels(pixels).sequence, pixels, (8, 8))
-        x, bias = state.x, state.kept.attention_bias(2)
+        x = pruned._begin(backbone.embed_pixels(pixels).sequence, pixels, (8, 8)).x
         for index in range(backbone.depth):
-            x = backbone.run_block(index, x, None, bias)
+            x = backbone.run_block(index, x, None)
     short = x[0, 2:]
     assert torch.allclose(grid.reshape(64, -1)[tokens.kept[0]][:4], short[:4], atol=1e-5)
     low, high = short.amin(0) - 1e-5, short.amax(0) + 1e-5

@@ -156,7 +156,7 @@ class PrunedBackbone(VitBackbone):
         mixed = getattr(self.network, "rope_mixed", False)
         rows = _rope_rows(rope, state.kept, index, mixed=mixed)
         blocks, prefix = self.network.blocks, len(self.prefix_names)
-        weighs = self.plan.merge and self.plan.proportional and not state.kept.is_full
+        weighs = self.plan.weighs_merged and not state.kept.is_full
         bias = state.kept.attention_bias(prefix) if weighs else None
         with capturing(blocks, [index], needs, prefix, bias) as seen:
             x = self.run_block(index, state.x, rows, bias)

@@ -25,8 +25,7 @@ class Plan:
     scorer: Scorer | None  # None: trained predictors
     fill: AnyFill  # "learned": by a trained LearnedFill
     merge: bool  # whether similar patches are merged instead of dropping some
-    # whether a patch that holds n draws the attention of n (proportional attention, Bolya et al.)
-    proportional: bool = True
+    proportional: bool = True  # see `weighs_merged`; False for models saved before
 
     def counts(self, patches: int) -> list[int]:
         """Patches kept after each stage, of `patches` in the grid."""
@@ -46,6 +45,14 @@ class Plan:
     def merges_input(self) -> bool:
         """Whether plain regions enter as larger patches."""
         return self.scorer == "plain"
+
+    @property
+    def weighs_merged(self) -> bool:
+        """Whether a patch that holds n draws the attention of n (as in Bolya et al., 2023).
+
+        A larger patch of a plain region does not: it was harmed on the demo model.
+        """
+        return self.merge and self.proportional and not self.merges_input
 
     @property
     def represents(self) -> bool:
