@@ -298,7 +298,11 @@ JOBS = (
     ),
     Job("dynamicvit", ("dynamicvit",), 1.0, "--rows untrained", PHOTOS + CLASSES),
     Job(
-        "plain_regions", ("plain-regions",), 2.0, "--photos 1 --rounds 1 --segmented", PHOTOS + VOC
+        "large_images --segmented",
+        ("large-images",),
+        0.2,
+        "--photos 1 --rounds 1 --segmented",
+        PHOTOS + VOC,
     ),
     Job("extract", ("extract",), 0.2, f"--model {DEIT} --rounds 1", PHOTOS),
     Job("gpu_memory", ("gpu_memory",), 0.1, ""),

@@ -37,7 +37,7 @@ from clearvit.probes.linear import Ridge
 from clearvit.probes.metrics import segmentation_counts, segmentation_metrics
 from clearvit.probes.patches import patch_labels
 from clearvit.probes.segmentation import upsample_scores
-from clearvit.pruning import macs
+from clearvit.pruning import macs, reduction
 from clearvit.pruning.config import FILLS, Scorer
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.stats import bootstrap
@@ -58,9 +58,9 @@ POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 MIOU = f"mIoU of {len(POPULATED)}"
 DENSE = "dense"
 SCORERS: tuple[Scorer, ...] = ("fuse", "class", "merge", "random")  # of every size of image
-# Controls of the merging scorers: a merged patch draws the attention of one ("once"); patches are
-# merged before every block but the first, as many each time, for about the same MACs ("gradual").
-ONCE, GRADUAL = "once", "gradual"
+# Controls of the merging scorers: a patch that holds n draws the attention of one, or of n.
+ONCE, WHOLE = "as one", "as n"
+MERGED = ("fuse", "merge")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +81,7 @@ class Recipe:
         """Prune a model so."""
         if self.scorer == DENSE:
             return dense
-        if self.control == GRADUAL:
-            return prune_gradually(dense, self.keep, self.scorer)
+        reduction.DRAWN = 1.0 if self.control == WHOLE else 0.5
         pruned = cv.prune(dense, keep=self.keep, scorer=self.scorer, fill=self.fill)  # type: ignore[arg-type]
         if self.control == ONCE:
             plan = dataclasses.replace(pruned.plan, proportional=False)
@@ -90,23 +89,10 @@ class Recipe:
         return pruned
 
 
-def prune_gradually(dense: Any, keep: float, scorer: str) -> PrunedBackbone:
-    """Remove as many patches before every block but the first, for the MACs of three stages."""
-    wanted = macs(cv.prune(dense, keep=keep, scorer=scorer), SIZE).gain
-    blocks = list(range(1, dense.depth))
-    for step in range(1, 100):
-        fractions = [1 - 0.001 * step * (number + 1) for number in range(len(blocks))]
-        pruned = cv.prune(dense, keep=fractions, stages=blocks, scorer=scorer)
-        if macs(pruned, SIZE).gain >= wanted:
-            break
-    return pruned
-
-
 RECIPES = (
     Recipe(1.0, DENSE),
     *(Recipe(keep, scorer) for keep in KEEPS for scorer in SCORERS),
-    *(Recipe(keep, s, control=ONCE) for keep in KEEPS[1:] for s in ("fuse", "merge")),
-    *(Recipe(0.7, s, control=GRADUAL) for s in ("fuse", "merge")),
+    *(Recipe(keep, s, control=c) for c in (ONCE, WHOLE) for keep in KEEPS[1:] for s in MERGED),
     *(Recipe(0.7, scorer, fill) for scorer in ("class", "fuse") for fill in FILLS[1:]),
 )
 

@@ -4,13 +4,10 @@ import timm
 import torch
 
 from clearvit.backbones.load import load
-from clearvit.pruning.config import SCORERS
 from clearvit.pruning.modules import LearnedFill, Predictors
 from clearvit.pruning.pruned import PrunedBackbone
 from clearvit.pruning.pruning_plan import make_plan
 from tests.conftest import randomised, tiny_network
-
-STAGED = [scorer for scorer in SCORERS if scorer != "plain"]  # those that remove patches in stages
 
 
 def tiny_eva(name="vit_small_patch16_dinov3_qkvb"):

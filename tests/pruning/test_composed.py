@@ -7,10 +7,10 @@ import clearvit as cv
 from clearvit.backbones.load import load
 from clearvit.comparison.config import CompareConfig
 from clearvit.cures.registers import with_registers
+from clearvit.pruning.config import SCORERS
 from clearvit.pruning.prune import prune
 from tests.conftest import tiny_network
 from tests.helpers.made_data import voc_masks
-from tests.helpers.made_pruned import STAGED
 from tests.helpers.photos import soft_photos
 
 REGISTERS = 3
@@ -32,7 +32,7 @@ def photos(tmp_path_factory):
     return soft_photos(tmp_path_factory.mktemp("photos"), 8)
 
 
-@pytest.mark.parametrize("scorer", STAGED)
+@pytest.mark.parametrize("scorer", SCORERS)
 def test_registers_enter_every_block_as_they_left_the_one_before(cured, scorer):
     entered, left = [], []
     handles = [

@@ -1,4 +1,4 @@
-"""A patch that holds n draws the attention of n equal ones (proportional attention)."""
+"""A patch that holds n draws the attention of the square root of n equal ones."""
 
 import dataclasses
 import json
@@ -15,12 +15,12 @@ from clearvit.pruning.reduction import KeptTokens
 from tests.helpers.made_pruned import BACKBONES
 
 
-def test_one_that_holds_three_acts_on_the_others_as_three_equal_ones(tiny):
+def test_one_that_holds_nine_acts_on_the_others_as_three_equal_ones(tiny):
     torch.manual_seed(0)
     prefix = len(tiny.prefix_names)
     first, patches = torch.randn(2, prefix, tiny.width), torch.randn(2, 4, tiny.width)
     dense = torch.cat([first, patches, patches[:, 1:2], patches[:, 1:2]], 1)  # patch 1 three times
-    sizes = torch.tensor([[1.0, 3.0, 1.0, 1.0]] * 2)
+    sizes = torch.tensor([[1.0, 9.0, 1.0, 1.0]] * 2)
     positions = torch.arange(4).expand(2, -1)
     bias = KeptTokens(positions, positions, sizes).attention_bias(prefix)
     with torch.no_grad():

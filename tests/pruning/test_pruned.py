@@ -11,12 +11,13 @@ from clearvit.backbones.load import load
 from clearvit.backbones.neurons import NeuronBackbone
 from clearvit.backbones.tokens import Tokens
 from clearvit.errors import ModelError
+from clearvit.pruning.config import SCORERS
 from clearvit.pruning.modules import Predictors
 from clearvit.pruning.prune import prune
 from clearvit.pruning.pruned import PrunedBackbone
 from tests.conftest import tiny_network
 from tests.helpers.architectures import ARCHITECTURES
-from tests.helpers.made_pruned import BACKBONES, STAGED, fill_of, prune_with
+from tests.helpers.made_pruned import BACKBONES, fill_of, prune_with
 
 FILLS = ("similar", "delta", "mean", "learned")
 
@@ -80,7 +81,7 @@ def test_blocks_run_on_what_the_class_token_looks_at(name):
             assert torch.allclose(tokens.patches[image, positions], final[prefix:], atol=1e-5)
 
 
-@pytest.mark.parametrize("scorer", STAGED)
+@pytest.mark.parametrize("scorer", SCORERS)
 def test_counts_nesting_and_batch_independence(backbone, scorer):
     pruned = prune(backbone, keep=0.6, scorer=scorer)
     pixels = torch.randn(3, 3, 7 * backbone.patch[0], 5 * backbone.patch[1])
@@ -99,7 +100,7 @@ def test_counts_nesting_and_batch_independence(backbone, scorer):
 
 
 @given(
-    st.integers(1, 6), st.integers(1, 6), st.floats(0.02, 1), st.sampled_from(STAGED),
+    st.integers(1, 6), st.integers(1, 6), st.floats(0.02, 1), st.sampled_from(SCORERS),
     st.sampled_from(FILLS),
 )  # fmt: skip
 @settings(deadline=None, max_examples=25)

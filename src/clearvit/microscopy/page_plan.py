@@ -145,7 +145,7 @@ def can_capture(backbone: Backbone) -> bool:
     """Tell whether keys, queries, values and attention of every block can be had, on its grid."""
     if not isinstance(backbone, VitBackbone):
         return False
-    if isinstance(backbone, PrunedBackbone) and not backbone.plan.compares_keys:
+    if isinstance(backbone, PrunedBackbone) and not backbone.plan.represents:
         return False
     try:
         with capturing(backbone.network.blocks, range(backbone.depth), ("key",), 0):

@@ -30,7 +30,7 @@ from clearvit.training.config import (
     weight_decay_option,
 )
 
-Scorer = Literal["fuse", "class", "merge", "plain", "random"]
+Scorer = Literal["fuse", "class", "merge", "random"]
 """Which patches are kept, without training.
 
 - `fuse`: similar patches are merged in pairs, but those the class token attends to are held back;
@@ -38,8 +38,6 @@ Scorer = Literal["fuse", "class", "merge", "plain", "random"]
   three models, for the class token and for maps.
 - `class`: those the class token attends to; the others are dropped, none is averaged.
 - `merge`: similar patches are merged in pairs, whatever the class token attends to.
-- `plain`: regions of 2 x 2 patches with the least variance of pixels enter as one larger patch,
-  before the first block; nothing is removed later. For large images.
 - `random`: the same random positions in every image; a baseline.
 """
 Fill = Literal["similar", "delta", "mean"]

@@ -62,14 +62,9 @@ def macs(backbone: Backbone, size: int | Size | None = None) -> Macs:
     dense = outside + _blocks(backbone, [patches] * backbone.depth) + patches * each
     if not isinstance(backbone, PrunedBackbone):
         return Macs(dense, dense, 0.0)
-    plan, grid = backbone.plan, (height // backbone.patch[0], width // backbone.patch[1])
-    after = [plan.plain_count(grid)] if plan.merges_input else plan.counts(patches)
-    counts = [patches, *after]  # at first and after each stage
+    counts = [patches, *backbone.plan.counts(patches)]  # at first and after each stage
     network = outside + _blocks(backbone, _lengths(backbone, counts)) + counts[-1] * each
-    scoring = _scoring(backbone, counts)
-    if plan.merges_input and after[0] < patches:  # the image is embedded at half its size too
-        scoring += _embedding(backbone, (height // 2, width // 2))
-    return Macs(dense, network, scoring)
+    return Macs(dense, network, _scoring(backbone, counts))
 
 
 def _lengths(backbone: PrunedBackbone, counts: list[int]) -> list[int]:
@@ -135,7 +130,7 @@ def _capturing(backbone: PrunedBackbone, stage: int, before: int, after: int) ->
         total += (len(again) * length + prefix * ("prefix_attention" in kinds)) * (
             backbone.width * inner
         )
-    if plan.compares_keys:
+    if plan.represents:
         halves = plan.scorer == "merge" or (plan.merge and removes_pairs(before, after))
         pairs = (before + 1) // 2 * (before // 2) if halves else before * after
         total += pairs * attention.head_dim

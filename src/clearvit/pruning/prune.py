@@ -13,7 +13,7 @@ from clearvit.options import with_options
 from clearvit.progress import Progress
 from clearvit.pruning.config import PruneConfig
 from clearvit.pruning.pruned import PrunedBackbone
-from clearvit.pruning.pruning_plan import LEAST_PLAIN, make_plan
+from clearvit.pruning.pruning_plan import make_plan
 from clearvit.pruning.speed import find_keep
 from clearvit.runs import claim_files
 from clearvit.views.denoised import DenoisedBackbone
@@ -108,9 +108,8 @@ def prune_untrained(dense: VitBackbone, config: PruneConfig) -> PrunedBackbone:
 
     if not isinstance(config.keep, str):
         return pruned(config.keep)
-    least = LEAST_PLAIN if config.scorer == "plain" else 0.0
     stages = len(pruned(1.0).plan.stages)
-    speed = find_keep(dense, config.keep, pruned, stages=stages, least=least)
+    speed = find_keep(dense, config.keep, pruned, stages=stages)
     found = pruned(speed.keep)
     found.speed = speed
     return found

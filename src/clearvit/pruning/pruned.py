@@ -19,7 +19,6 @@ from clearvit.backbones.vit import Embedded, VitBackbone
 from clearvit.errors import ModelError
 from clearvit.options import Size
 from clearvit.pruning.modules import LearnedFill, Predictors
-from clearvit.pruning.plain_regions import merge_plain_cells, smooth_cells
 from clearvit.pruning.pruning_plan import Plan, make_plan
 from clearvit.pruning.reduction import (
     KeptTokens,
@@ -116,7 +115,7 @@ class PrunedBackbone(VitBackbone):
         kinds = self._checked_kinds(capture)
         captured_blocks = wanted or [self.depth - 1]
         x, grid, rope = self.embed_pixels(pixels)
-        state = self._begin(x, pixels, grid)
+        state = self._begin(x, grid)
         outputs: dict[int, Tokens] = {}
         masks: dict[int, Tensor] = {}
         captured: dict[Kind, dict[int, Tensor]] = {kind: {} for kind in kinds}
@@ -140,12 +139,10 @@ class PrunedBackbone(VitBackbone):
         final = self.finish(self._full_grid(state, grid, norm, final=True))
         return replace(final, **extra, **per_block(captured, self.depth))
 
-    def _begin(self, x: Tensor, pixels: Tensor, grid: tuple[int, int]) -> Running:
-        """What enters the first block: all patches, or large ones where the image is plain."""
+    def _begin(self, x: Tensor, grid: tuple[int, int]) -> Running:
+        """What enters the first block: all patches."""
         batch, length, _ = x.shape  # not len(x), which an exported graph would hold as a constant
         patches = length - len(self.prefix_names)
-        if self.plan.merges_input and (count := self.plan.plain_count(grid)) < patches:
-            return Running(*merge_plain_cells(self.dense, pixels, x, grid, count), grid)
         return Running(x, KeptTokens.all_of(batch, patches, x.device), grid)
 
     def _run(
@@ -168,12 +165,10 @@ class PrunedBackbone(VitBackbone):
         if block not in self.plan.stages or self.plan.keep[self.plan.stages.index(block)] == 1:
             return ()
         kinds = captures_for(self.plan.scorer, class_token="class" in self.prefix_names)
-        return (*kinds, "key") if self.plan.compares_keys else kinds
+        return (*kinds, "key") if self.plan.represents else kinds
 
     def _reduce(self, state: Running, stage: int) -> Running:
         """Remove patches before a stage, counted from 0."""
-        if self.plan.merges_input:
-            return state
         prefix = len(self.prefix_names)
         patches = state.x[:, prefix:]
         count = self.plan.counts(state.kept.assignment.shape[1])[stage]
@@ -201,7 +196,7 @@ class PrunedBackbone(VitBackbone):
 
     def _choose(self, state: Running, scores: Tensor | None, count: int) -> Choice:
         """Choose `count` patches to keep, and assign the others to them."""
-        if not self.plan.compares_keys:
+        if not self.plan.represents:
             assert scores is not None
             return assign_preceding(select_top(scores, count), scores.shape[1])
         # heads share one similarity, the mean of their keys
@@ -222,8 +217,6 @@ class PrunedBackbone(VitBackbone):
         if not kept.is_full:
             prefix = len(self.prefix_names)
             patches = restore_tokens(x[:, prefix:], kept, self.plan.fill)
-            if self.plan.merges_input:
-                patches = smooth_cells(patches, kept, grid)
             if final and self.learned_fill is not None:
                 restored = self.learned_fill(patches, last_values(x[:, prefix:], kept))
                 patches = torch.where(kept.unmerged[..., None], patches, restored)
@@ -333,13 +326,6 @@ def _check_modules(backbone: PrunedBackbone) -> None:
 
 def _check_attention(backbone: PrunedBackbone) -> None:
     """Say now, not at the first image, when a block has no keys to capture."""
-    if backbone.plan.merges_input:
-        if getattr(backbone.network, "rope", None) is not None:
-            raise ModelError(
-                f"'{backbone.dense.name}' has rotary positions, which a larger patch has none of."
-                " Use scorer='fuse'."
-            )
-        return
     for stage in backbone.plan.stages:
         kinds = check_kinds(backbone.captures_before(stage))
         try:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clearvit.errors import ModelError
-from clearvit.options import Size
 from clearvit.pruning.config import DEFAULT_SCORER, Fill, Scorer
 
 STAGES = 3
-MERGING: tuple[Scorer, ...] = ("fuse", "merge", "plain")
-LEAST_PLAIN = 0.25  # four patches become one
+MERGING: tuple[Scorer, ...] = ("fuse", "merge")
 AnyFill = Fill | Literal["learned"]
 
 
@@ -35,34 +33,15 @@ class Plan:
             counts.append(left)
         return counts
 
-    def plain_count(self, grid: Size) -> int:
-        """Patches left of a grid (H, W) where plain cells of 2 x 2 become one."""
-        patches, cells = grid[0] * grid[1], (grid[0] // 2) * (grid[1] // 2)
-        removed = patches - int(patches * self.keep[0])
-        return patches - 3 * min(cells, -(-removed // 3))
-
-    @property
-    def merges_input(self) -> bool:
-        """Whether plain regions enter as larger patches."""
-        return self.scorer == "plain"
-
     @property
     def weighs_merged(self) -> bool:
-        """Whether a patch that holds n draws the attention of n (as in Bolya et al., 2023).
-
-        A larger patch of a plain region does not: it was harmed on the demo model.
-        """
-        return self.merge and self.proportional and not self.merges_input
+        """Whether a patch that holds many draws more attention than one (`reduction.DRAWN`)."""
+        return self.merge and self.proportional
 
     @property
     def represents(self) -> bool:
         """Whether each removed patch is represented by one that was kept."""
         return self.merge or self.fill in ("similar", "delta", "learned")
-
-    @property
-    def compares_keys(self) -> bool:
-        """Whether a stage looks for the most similar keys."""
-        return self.represents and not self.merges_input
 
 
 def make_plan(
@@ -86,8 +65,6 @@ def make_plan(
         merge: Whether similar patches are merged instead of dropping some; None leaves it to the
             scorer.
     """
-    if scorer == "plain":
-        return _plain_plan(keep, stages, fill)
     if merge is False and scorer in MERGING:
         raise ModelError(f"scorer='{scorer}' merges patches; drop them with scorer='class'.")
     many = isinstance(keep, Sequence)
@@ -103,21 +80,6 @@ def make_plan(
     _check_fractions(fractions)
     merges = scorer in MERGING if merge is None else merge
     return Plan(tuple(blocks), tuple(fractions), scorer, fill, merges)
-
-
-def _plain_plan(keep: float | Sequence[float], stages: Sequence[int] | None, fill: AnyFill) -> Plan:
-    """A plan with one stage, before the first block."""
-    fractions = list(keep) if isinstance(keep, Sequence) else [keep]
-    if len(fractions) != 1 or list(stages or [0]) != [0]:
-        raise ModelError(
-            "scorer='plain' merges before the first block only: give one fraction, and no stages."
-        )
-    if fill != "similar":
-        raise ModelError(f"scorer='plain' interpolates by itself; leave fill='{fill}' out.")
-    _check_fractions(fractions)
-    if fractions[0] < LEAST_PLAIN:
-        raise ModelError(f"keep is {fractions[0]}; scorer='plain' can keep 0.25 to 1 of a grid.")
-    return Plan((0,), (fractions[0],), "plain", fill, True)
 
 
 def _check_fractions(fractions: list[float]) -> None:

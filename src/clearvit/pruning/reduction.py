@@ -11,6 +11,10 @@ from clearvit.backbones.capture import Kind
 from clearvit.pruning.pruning_plan import AnyFill
 from clearvit.pruning.selection import Choice, gather_rows, merge_tokens
 
+# ToMe (Bolya et al., 2023) has 1, which is good for supervised models and harms DINOv2 where many
+# are merged; 0.5 is near the better of 1 and 0 on both (benchmarks/prune_choice.py)
+DRAWN = 0.5
+
 
 @dataclass(frozen=True)
 class KeptTokens:
@@ -43,12 +47,12 @@ class KeptTokens:
         return self.mask & (self.sizes.gather(1, self.assignment) == 1)
 
     def attention_bias(self, prefix: int) -> Tensor:
-        """Logarithms of the sizes after those of P prefix tokens, (B, 1, 1, P + K).
+        """What to add to the logits of attention for P prefix tokens and the K, (B, 1, 1, P + K).
 
-        Added to the logits of attention, a patch that holds n counts as n equal ones would.
+        A patch that holds n then draws the attention of n ** DRAWN equal ones.
         """
         first = self.sizes.new_zeros(self.sizes.shape[0], prefix)
-        return torch.cat([first, self.sizes.log()], dim=1)[:, None, None]
+        return DRAWN * torch.cat([first, self.sizes.log()], dim=1)[:, None, None]
 
 
 def reduce_tokens(

@@ -74,7 +74,6 @@ def find_keep(
     prune_to: Callable[[float], VitBackbone],
     *,
     stages: int,
-    least: float = 0.0,
     clock: Clock = time.perf_counter,
 ) -> Speed:
     """Choose `keep` for a speed such as "2x", by timing forward passes of one image.
@@ -84,7 +83,6 @@ def find_keep(
         keep: The speed.
         prune_to: Makes the pruned model of a fraction.
         stages: How many there are; the smallest fraction leaves one patch after the last.
-        least: The smallest fraction that the scorer can keep.
         clock: Seconds; other clocks are for tests.
     """
     target, size = speed_target(keep), dense.fitting_size()
@@ -99,5 +97,5 @@ def find_keep(
         return median(speed_ratios(*time_interleaved(passes, rounds=ROUNDS, clock=clock)))
 
     with torch.no_grad():
-        fraction, reached = bisect_keep(ratio, target, least=max(least, patches ** (-1 / stages)))
+        fraction, reached = bisect_keep(ratio, target, least=patches ** (-1 / stages))
     return Speed(target, fraction, reached, size, torch.get_num_threads())

@@ -1,13 +1,13 @@
-"""Do plain regions have to enter as small patches? Input-side merging beside token pruning.
+"""Large images: prune, or show the dense model a smaller image? At equal MACs, without training.
 
-    python benchmarks/plain_regions.py --work WORK [--photos 24] [--train 60 --test 60]
-    python benchmarks/plain_regions.py --page      # docs/results/plain_regions.md from the JSON
+    python benchmarks/large_images.py --work WORK [--photos 24] [--train 60 --test 60]
+    python benchmarks/large_images.py --page      # docs/results/large_images.md from the JSON
 
-The demo model at 518 px. `plain` merges before the first block, `fuse` and `merge` before blocks
-3, 6, 9, and the control is the dense model on a smaller image, its map
-upsampled: all with as many MACs. Cosine to the dense class token and map on photos/, mean IoU of a
-linear probe on voc/ (fitted and tested with the same model), and interleaved times of one image.
-Finished rows stay in WORK. Writes benchmarks/results/plain-regions.json.
+The demo model at 518 px. `fuse` and `merge` merge before blocks 3, 6, 9; the control is the dense
+model on a smaller image, its map upsampled: all with as many MACs. Cosine to the dense class token
+and map on photos/, mean IoU of a linear probe on voc/ (fitted and tested with the same model), and
+interleaved times of one image.
+Finished rows stay in WORK. Writes benchmarks/results/large-images.json.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from render import render
 
 SIZE = 518
 GAINS = (1.3, 1.8)  # in MACs
-METHODS = ("plain", "fuse", "merge", "smaller image")
+METHODS = ("fuse", "merge", "smaller image")
 POPULATED = ("background", "cat", "dog", "horse", "cow", "sheep", "person")
 METRIC = "mIoU of 7"
 Row = tuple[str, float]  # method, gain
@@ -54,7 +54,7 @@ def main() -> None:
     options = parsed()
     if not options.page:
         measure(options)
-    print(render("plain_regions").read_text("utf-8"))
+    print(render("large_images").read_text("utf-8"))
 
 
 def parsed() -> argparse.Namespace:
@@ -99,10 +99,10 @@ def measure(options: argparse.Namespace) -> None:
         command += " ".join(f"'{name}'" for name in options.segmented)
     else:
         command += " --segmented"
-    content |= {"command": f"python benchmarks/plain_regions.py --work WORK {command}"}
+    content |= {"command": f"python benchmarks/large_images.py --work WORK {command}"}
     content |= {"machine": f"{platform.machine()}, torch {torch.__version__}", "rows": rows}
     used = ("photos", "voc")
-    write_result("plain-regions", content, data=used, seeds=[0], models=["demo"])
+    write_result("large-images", content, data=used, seeds=[0], models=["demo"])
 
 
 def once(path: Path, compute: Callable[[], Any]) -> Any:

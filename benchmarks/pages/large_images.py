@@ -1,4 +1,4 @@
-"""Plain regions as larger patches."""
+"""Pruning at 518 px beside the dense model on a smaller image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from evidence import read_result
 
 
 def page() -> str:
-    content = read_result("plain-regions")
+    content = read_result("large-images")
     lines = []
     for row in content["rows"]:
         cells = [row["name"], row["setting"], f"{row['gain']:.2f}"]
@@ -42,11 +42,10 @@ def apart(row: dict[str, Any], name: str, form: str) -> str:
     return f"{mean} ({low} to {high})"
 
 
-HEAD = """# Plain regions as larger patches
+HEAD = """# Large images: prune, or use a smaller image
 
-`demo` (DINOv2 ViT-S/14) at 518 px, nothing trained. `plain` merges cells of 2 x 2 patches with the
-least variance of pixels before the first block; `fuse` and `merge` merge before blocks 3, 6 and 9;
-"smaller image" is the dense model on a smaller image, its map upsampled. All have about as many
+`demo` (DINOv2 ViT-S/14) at 518 px, nothing trained. `fuse` and `merge` merge before blocks 3, 6 and
+9; "smaller image" is the dense model on a smaller image, its map upsampled. All have about as many
 MACs. {date}, {machine}. Reproduce: `{command}`
 
 Cosines to the dense model at 518 px on {photos} photos. {probe} In brackets 95 % intervals of
@@ -58,6 +57,5 @@ on {threads} thread, median and range; the machine was busy (load {load:.0f} on 
 |---|---|---|---|---|---|---|---|---|---|
 {table}
 
-Rows of 2026-11-18 were measured before scoring became cheaper: with as many MACs, `fuse` and
-`merge` keep 0.01 more today. "-": not measured.
+"-": not measured.
 """
