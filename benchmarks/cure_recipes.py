@@ -3,10 +3,11 @@
     python benchmarks/cure_recipes.py MODEL --table ranks --work WORK [--seeds 0 1]
     python benchmarks/cure_recipes.py --page    # docs/results/cure_recipes.md
 
-Tables: "ranks", "classifiers" (of models with a head, whose top-1 is measured) and "recipes". Every
-20th photo is held out of everything; of the others PHOTOS are cured on. "recipes" are judged on
-labelled images that train no probe, for a choice; the others on test images, since nothing is
-chosen among them. Distance gone: of the cosine distance to ten half-patch views on the photos held
+Tables: "ranks", "classifiers" (of models with a head, whose top-1 is measured), "recipes" and
+"students" (losses and targets that are no options, student_trials.py). Every 20th photo is held out
+of everything; of the others PHOTOS are cured on. "recipes" and "students" are judged on labelled
+images that train no probe, for a choice; the others on test images, since nothing is chosen among
+them. Distance gone: of the cosine distance to ten half-patch views on the photos held
 out. Each cure runs in a process of its own, whose peak memory and CPU time count. WORK keeps
 finished rows: the same command goes on.
 """

@@ -155,6 +155,14 @@ JOBS = (
         MOST,
     ),
     Job(
+        "cure_recipes demo --table students --rows default 'targets at twice the size'"
+        " 'a loss on whitened tokens' 'a loss on relations'",
+        ("cure-students-demo",),
+        0.7,
+        f"{AUGREG} --table students --size 64 {FEW_CURES} --rows 'a loss on relations'",
+        MOST,
+    ),
+    Job(
         "cure_recipes demo --table ranks --labelled 100 --tested 100 --seeds 0 1",
         ("cure-ranks-demo",),
         2.0,

@@ -8,7 +8,9 @@ from evidence import read_results
 from pages.cured import cell
 
 JUDGES = {"ranks": "test images", "classifiers": "test images"}
-JUDGES |= {"recipes": "labelled images that train no probe, for a choice"}
+JUDGES |= dict.fromkeys(
+    ("recipes", "students"), "labelled images that train no probe, for a choice"
+)
 FACTS = {"file MB": 1, "peak GB": 2, "CPU s per step": 2, "distance gone": 0, "class cosine": 3}
 SAME = "same class"  # of held-out photos, by a classifier's own head
 
