@@ -85,6 +85,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--work", type=Path, help="where indexes are built, and stay")
     parser.add_argument("--photos", type=data_path, default=f"{DATA}/cars", help="class folders")
+    parser.add_argument("--rows-only", action="store_true", help="keep the comparison as it is")
     parser.add_argument("--page", action="store_true", help="only write the page")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -96,7 +97,7 @@ def main() -> None:
             known[str(count)] = measured(count, work / str(count), options)
             write_result("search_index", known, seeds=[0])
             print(known[str(count)], flush=True)
-        if not options.page:
+        if not (options.page or options.rows_only):
             sources = {"synthetic": synthetic(SIDE)}
             if options.photos.is_dir():
                 sources["photos"] = photographed(options.photos, SIDE)

@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from clearvit.files import (
     write_json,
     written_whole,
 )
+from clearvit.runs import claim, claim_files
 
 
 def test_a_failure_leaves_the_old_file_and_no_other(tmp_path):
@@ -191,3 +193,19 @@ def test_a_place_below_a_file_is_refused_before_the_work(tmp_path):
     with pytest.raises(StoreError, match="is no directory"):
         check_replaceable(tmp_path / "file" / "curve.png")
     check_replaceable(tmp_path / "new" / "curve.png")
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/out", "gs://bucket/a.json", "file:///tmp/a.json"])
+def test_a_url_is_no_folder_of_this_machine(tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    plan = {"kind": "tokens", "files": ()}
+    for use in (
+        check_place,
+        check_replaceable,
+        lambda p: write_json(p, {}),
+        lambda p: claim(p, {}, **plan),
+        lambda p: claim_files(p, ["a"], kind="cure"),
+    ):
+        with pytest.raises(StoreError, match="on this machine"):
+            use(Path(url))
+    assert not list(tmp_path.iterdir())

@@ -27,6 +27,9 @@ LARGEST_JSON = 1 << 28  # bytes; the list of ten million images has fewer
 MADE_BY = "clearvit"  # the mark in files that a user may name
 PART = re.compile(r"\..*\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d{1,10})-[0-9a-f]{8}\.part", re.DOTALL)
 LONGEST_NAME = 255  # bytes, on nearly every disk
+SCHEME = re.compile(  # what a URL begins with, as the first part of a path
+    r"(s3a?|gs|gcs|az|abfss?|adl|oss|hf|hdfs|https?|s?ftp|file|memory):", re.IGNORECASE
+)
 PART_SECONDS = 86400.0  # after which a temporary file of another machine is a leftover
 
 
@@ -47,6 +50,7 @@ def written_whole(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     Raises:
         StoreError: The file cannot be written; in one sentence why, and the advice.
     """
+    refuse_url(path)
     part = path.with_name(part_name(path.name))
     temporary = part / path.name
     try:
@@ -83,6 +87,7 @@ def replace_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 def check_replaceable(path: Path) -> None:
     """Refuse to replace a file that does not carry clearvit's mark (PNG, HTML and JSON do)."""
+    refuse_url(path)
     try:
         if not os.path.lexists(path):
             if path.parent.exists() and not path.parent.is_dir():
@@ -101,6 +106,7 @@ def check_replaceable(path: Path) -> None:
 
 def check_place(path: Path) -> None:
     """Refuse, before any work, a place where nothing can be written; nothing is made there."""
+    refuse_url(path)
     try:
         if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts):
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
@@ -114,6 +120,16 @@ def check_place(path: Path) -> None:
     except (OSError, ValueError) as error:
         reason = why_not_written(error)
         raise StoreError(f"'{path}' cannot be written: {reason}. Choose another --out.") from error
+
+
+def refuse_url(path: Path) -> None:
+    """Refuse a URL that was taken for a path: it would become a folder named "s3:"."""
+    if path.parts and SCHEME.fullmatch(path.parts[0]):
+        url = path.as_posix().replace(":/", "://", 1)
+        raise StoreError(
+            f"'{url}' is a URL, and this is written on this machine only. Choose a folder as --out;"
+            " an index can be written to a bucket."
+        )
 
 
 def _is_there(path: Path) -> bool:

@@ -19,6 +19,7 @@ from clearvit.errors import StoreError
 from clearvit.files import (
     holds_others,
     read_json,
+    refuse_url,
     remove_leftovers,
     why_not_written,
     write_json,
@@ -140,6 +141,7 @@ def recorded_files(folder: Path, kind: str) -> list[str] | None:
 @contextlib.contextmanager
 def _place(folder: Path) -> Iterator[None]:
     """Turn what the file system says about an output directory into one sentence."""
+    refuse_url(folder)
     try:
         if folder.is_file():
             raise StoreError(f"'{folder}' is a file. Choose another --out.")

@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from clearvit.cli import app
 from clearvit.errors import ImageError, ModelError, StoreError
 from tests.conftest import tiny_network
 from tests.helpers.hostile import write_good, write_hostile
+from tests.helpers.place_files import write_tar
 
 pytest.importorskip("lancedb")
 
@@ -133,3 +135,38 @@ def test_a_region_is_searched_and_drawn(place, tmp_path):
     assert done.exit_code == 2 and "four" in done.output
     done = invoke("search", place / "index", photo, *by(place), "--region", "0,0,9000,90")
     assert isinstance(done.exception, ImageError) and "pixels" in str(done.exception)
+
+
+def pasted(done):
+    """Run the command after "next:", as a user does who pastes it."""
+    *_, last = done.stderr.strip().splitlines()
+    assert last.startswith("next: clearvit ")
+    return invoke(*shlex.split(last)[2:])
+
+
+def test_the_next_command_of_a_tar_can_be_pasted(place, tmp_path):
+    name = a_photo(place)
+    good = {name: (place / "photos" / name).read_bytes()}
+    tar = write_tar(tmp_path / "my shard.tar", {"0-broken.png": b"no image", **good})
+    done = invoke("index", f"dir:{place / 'model'}", tar, "--out", tmp_path / "index")
+    assert done.exit_code == 0, done.output
+    done = pasted(done)
+    assert done.exit_code == 0 and "1\t1.0000" in done.stdout, done.output
+    assert pasted(done).exit_code == 0
+
+
+@pytest.mark.parametrize("verb", ["index", "tokens"])
+def test_an_error_is_not_followed_by_a_next_command(place, tmp_path, verb):
+    for name in "ab":
+        (tmp_path / f"{name}.tar").write_bytes(b"no tar at all" * 100)
+    done = invoke(verb, f"dir:{place / 'model'}", tmp_path, "--out", tmp_path / "out")
+    assert done.exit_code == 1 and "no image could be read" in done.stderr
+    assert "next:" not in done.stderr
+
+
+def test_tokens_do_not_go_to_a_folder_named_like_a_bucket(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, photos = f"dir:{place / 'model'}", place / "photos"
+    done = invoke("tokens", model, photos, "--out", "s3://bucket/tokens")
+    assert isinstance(done.exception, StoreError) and "s3://bucket/tokens" in str(done.exception)
+    assert not list(tmp_path.iterdir())

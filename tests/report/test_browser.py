@@ -10,6 +10,7 @@ from PIL import Image
 from clearvit.report.combine import combine_pages
 from clearvit.report.elements import (
     Command,
+    ContactSheet,
     Details,
     Facts,
     ImageElement,
@@ -19,6 +20,7 @@ from clearvit.report.elements import (
     Slider,
     Table,
     Tabs,
+    Thumbnail,
 )
 from clearvit.report.page import write_page
 
@@ -181,3 +183,18 @@ CONTRAST = """() => {
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     found[name] = Math.min(found[name] ?? 99, ratio); }
   return found; }"""
+
+
+def test_a_click_on_a_phone_brings_the_opened_hit_into_view(browser, tmp_path):
+    items = tuple(
+        Thumbnail(f"hit {i}", "0.5", render_png("gray"), (Paragraph(f"why {i}"),))
+        for i in range(12)
+    )
+    sheet = (ContactSheet("Click a hit.", items), *[Paragraph("more")] * 40)
+    path = write_page(tmp_path / "hits.html", "Hits", [Section("Hits", sheet)])
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(path.as_uri())
+    page.locator("label").nth(1).click()
+    opened = page.get_by_text("why 1", exact=True)
+    pytest.importorskip("playwright.sync_api").expect(opened).to_be_in_viewport()
+    page.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 from clearvit.cli.arguments import Images, Model, Run, out_option
@@ -45,10 +44,10 @@ def index(model: Model, images: Images, out: Location, config: IndexConfig, run:
     }
     new, gone = len(changes.added), len(changes.removed)
     run.show(summary, f"{count} images in {out}, {new} new, {gone} removed")
+    require_images(count)
     if built.spec.note:
         note(built.spec.note)
     named = () if is_wellknown(model) else ("--model", model)  # else only the index names it
-    first = sources[0].source  # in a folder a file, in a tar or a table nothing to be typed
-    query = first if isinstance(first, (str, Path)) and Path(first).is_file() else "QUERY.jpg"
+    bad = {one.name for one in changes.skipped}
+    query = next((one.source for one in sources if one.name not in bad), "QUERY.jpg")
     next_step("clearvit", "search", out, query, *named)
-    require_images(count)

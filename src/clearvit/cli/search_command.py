@@ -95,8 +95,8 @@ def search(
 
 def _rows(hits: Hits) -> Iterator[str]:
     for hit in hits:
-        box = "" if hit.box is None else "\t" + ",".join(map(str, hit.box))
-        yield f"{hit.rank}\t{hit.score:.4f}\t{hit.name}{box}"
+        place = f"\t{hit.place}" if hit.place else ""
+        yield f"{hit.rank}\t{hit.score:.4f}\t{hit.name}{place}"
 
 
 def _write_pages(found: list[Hits], out: Path) -> None:

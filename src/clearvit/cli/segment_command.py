@@ -59,8 +59,8 @@ def segment(
     lines = [f"{len(masks)} masks of {len(masks.classes)} classes in {out}"]
     lines += [f"{out / PAGE}"] if config.page and len(masks) else []
     run.show(masks.to_json(), *lines)
+    require_images(len(masks))
     for least in masks.least_confident(1):
         note(f"look first at {least.path} (confidence {least.confidence:.2f})")
     later = ("--model-file", out / "segmenter.json", "--out", "more-masks/")
     next_step("clearvit", "segment", model, "FOLDER", *later)
-    require_images(len(masks))

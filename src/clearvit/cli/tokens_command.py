@@ -34,5 +34,5 @@ def tokens(model: Model, images: Images, out: Out, config: TokenConfig, run: Run
     height, width = store.grid
     run.show(summary, f"{len(store)} images, {height} x {width} patches each, in {out}")
     code = f"import clearvit; print(clearvit.open_tokens({json.dumps(str(out))})[0].map.shape)"
-    next_step("python", "-c", code)
     require_images(len(store))
+    next_step("python", "-c", code)

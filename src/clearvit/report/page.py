@@ -2,8 +2,8 @@
 
 Elements become plain data, and the templates render data. The data stands in the page too, except
 for the images, which are there already: so pages are combined from data, never from their HTML.
-Only sliders need a script, of three lines; the page allows that one and no other. Everything that
-a user or a file name brings is escaped. The same input gives the same bytes.
+Only sliders and contact sheets use a script, of a few lines; the page allows that one and no other.
+Everything that a user or a file name brings is escaped. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _State:
     images: dict[str, bytes]
     contents: list[tuple[str, str]] = field(default_factory=list)  # (id, title) of main headings
     taken: Counter[str] = field(default_factory=Counter)
-    has_slider: bool = False
+    has_script: bool = False
 
     def id(self, title: str) -> str:
         """Make a unique id of a title; "part-2" may itself be a title."""
@@ -188,9 +188,9 @@ class _State:
             raise ValueError(f"'{page}' is no page beside this one")
         return f"./{quote(page)}"  # so that nothing before a ":" is a scheme
 
-    def use_slider(self) -> None:
-        """Note that the page needs the script of sliders."""
-        self.has_slider = True
+    def use_script(self) -> None:
+        """Note that the page uses the script: for sliders, and to follow a click on a sheet."""
+        self.has_script = True
 
     def source(self, name: str) -> str:
         """Give an image as the address that holds it."""

@@ -114,7 +114,7 @@ class Library:
         self.uploads.close()
 
     def _hit(self, hit: Hit) -> dict[str, Any]:
-        box = getattr(hit, "box", None)
+        box = hit.box if hit.stands_out else None
         return {
             "name": hit.name,
             "score": hit.score,

@@ -45,11 +45,31 @@ def needed_matches(
     return NEEDED if (by_descriptor + by_patches) / 2 >= NOTABLE else NEEDED_ELSE
 
 
-def _deviations(value: Tensor, null: Tensor) -> float:
-    """How many robust deviations a value (1,) lies above others, (N,).
+def notable_from(null: Tensor) -> float:
+    """Give the similarity from which an image stands out from random ones.
 
-    A few of the others are matches, and one may be the query itself; a median does not mind.
+    Args:
+        null: Similarities of random images of the collection, (N,).
+
+    Returns:
+        The least similarity; -inf where the images are too few to say.
+    """
+    if len(null) < SMALLEST:
+        return float("-inf")
+    middle, spread = _center(null)
+    return float(middle + NOTABLE * spread)
+
+
+def _deviations(value: Tensor, null: Tensor) -> float:
+    """How many robust deviations a value (1,) lies above others, (N,)."""
+    middle, spread = _center(null)
+    return float((value[0] - middle) / spread)
+
+
+def _center(null: Tensor) -> tuple[Tensor, Tensor]:
+    """Median and robust deviation of (N,).
+
+    A few of them are matches, and one may be the query itself; a median does not mind.
     """
     middle = null.median()
-    spread = SCALE * (null - middle).abs().median().clamp(min=1e-6)
-    return float((value[0] - middle) / spread)
+    return middle, SCALE * (null - middle).abs().median().clamp(min=1e-6)

@@ -24,6 +24,7 @@ from clearvit.retrieval.index.store import Store
 from clearvit.retrieval.matching.parts import find_parts
 
 Box = tuple[int, int, int, int]
+WEAK = "like random images"  # what is said of a hit that does not stand out from them
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Hit:
     matching: Matching = field(repr=False)
     store: Store = field(repr=False, compare=False)  # the index it was found in
     box: Box | None = None  # x0, y0, x1, y1 in its own pixels, where a region was searched
+    stands_out: bool = True  # where a region was searched: among random images of the index
 
     @property
     def name(self) -> str:
@@ -84,6 +86,13 @@ class Hit:
     def label(self) -> str:
         """Folder it lies in."""
         return self.entry.label
+
+    @property
+    def place(self) -> str:
+        """Say where the region lies, "x0,y0,x1,y1", or that the hit does not stand out."""
+        if self.box is None:
+            return ""
+        return ",".join(map(str, self.box)) if self.stands_out else WEAK
 
     def read(self) -> Image.Image:
         """Read the file; one at a URL only if the index or the query is in the same bucket."""
@@ -197,8 +206,8 @@ class Hits(Sequence[Hit]):
         fields = ("rank", "name", "path", "score", "global_similarity", "patch_similarity")
         listed: list[dict[str, Any]] = []
         for hit in self._hits:
-            box = {} if hit.box is None else {"box": list(hit.box)}
-            listed.append({name: getattr(hit, name) for name in fields} | box)
+            region = {"box": list(hit.box), "stands_out": hit.stands_out} if hit.box else {}
+            listed.append({name: getattr(hit, name) for name in fields} | region)
         return {"query": self.query.name, "note": self.note, "hits": listed}
 
     @property

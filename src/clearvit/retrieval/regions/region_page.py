@@ -14,7 +14,7 @@ from clearvit.report.chart import BLUE, ORANGE
 from clearvit.report.elements import ImageElement, Notice, Paragraph, Section, Table
 from clearvit.report.figure import Array, Panel, draw_panels
 from clearvit.report.page import write_page
-from clearvit.retrieval.index.hits import Box, Hit, Hits
+from clearvit.retrieval.index.hits import WEAK, Box, Hit, Hits
 
 PER_ROW = 4
 SHOWN = 12  # hits in the figure of a page
@@ -22,17 +22,22 @@ LARGEST = 600  # pixels of the longer side of an image
 
 
 def draw_regions(hits: Sequence[Hit]) -> Figure:
-    """Draw the query with its region, then hits with the box of each."""
+    """Draw the query with its region, then hits with the box of each that stands out."""
     query = hits[0].query
     if query.image is None or query.region is None:
         raise ImageError("only hits of a region have boxes to draw.")
     panels = [Panel(_short(query.name), _boxed(query.image, query.region, BLUE), note="query")]
     for hit in hits:
         note = f"rank {hit.rank}, score {hit.score:.3f}"
+        if not hit.stands_out:
+            note += f"; {WEAK}"
         try:
-            panels.append(Panel(_short(hit.name), _boxed(hit.read(), hit.box, ORANGE), note=note))
+            box = hit.box if hit.stands_out else None
+            panels.append(Panel(_short(hit.name), _boxed(hit.read(), box, ORANGE), note=note))
         except ImageError:  # the features are in the index, the file may be gone
             panels.append(Panel(_short(hit.name), note=f"{note}; the file cannot be read"))
+    if len(panels) > PER_ROW:  # fill up the last row, so that all are of one width
+        panels += [Panel("", aspect=0.1)] * (-len(panels) % PER_ROW)
     rows = [panels[start : start + PER_ROW] for start in range(0, len(panels), PER_ROW)]
     return draw_panels(rows, "Where the region of the query lies in other images")
 
@@ -42,10 +47,7 @@ def region_page(hits: Hits, path: str | Path) -> Path:
     if not len(hits):
         section = Section("Hits", (Notice("Nothing found", hits.note, "warn"),))
         return write_page(Path(path), "A region", [section])
-    listed = tuple(
-        (hit.rank, hit.name, hit.score, "" if hit.box is None else ", ".join(map(str, hit.box)))
-        for hit in hits
-    )
+    listed = tuple((hit.rank, hit.name, hit.score, hit.place) for hit in hits)
     header = ("rank", "image", "score", "x0, y0, x1, y1")
     shown = ImageElement(draw_regions(hits[:SHOWN]), alt="The region and its place in each hit")
     parts = (Paragraph(hits.note), shown, Table(header, listed))
@@ -55,7 +57,7 @@ def region_page(hits: Hits, path: str | Path) -> Path:
 
 def _boxed(image: Image.Image, box: Box | None, color: str) -> Array:
     """Draw a box, in pixels of the image, on a copy of it; (height, width, 3)."""
-    scale = min(1.0, LARGEST / max(image.size))
+    scale = LARGEST / max(image.size)  # a small image is enlarged, else a box would hide its part
     small = image.resize(
         (max(1, round(scale * image.width)), max(1, round(scale * image.height))),
         Image.Resampling.BICUBIC,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from clearvit.errors import ImageError
 from clearvit.retrieval.config import Matching, Region, SearchConfig
+from clearvit.retrieval.explanations.null_similarity import NULL, notable_from
 from clearvit.retrieval.index.arrow_rows import Entry, to_codes
 from clearvit.retrieval.index.hits import Box, Hit, Hits, Query
 from clearvit.retrieval.index.store import Store
@@ -42,13 +43,17 @@ def cut_region(image: Image.Image, region: Region, name: str) -> Image.Image:
 
 
 def search_region(store: Store, query: Query, config: SearchConfig) -> Hits:
-    """Find the images in which a part of the query occurs; every hit has a box."""
+    """Find the images in which a part of the query occurs; every hit has a box.
+
+    A hit stands out if it is more similar to the part than random images of the index are.
+    """
     assert query.features is not None
     patches = query.features.patches[0]
     names, scores, note = _score_all(store, query, config)
     order = sorted(range(len(names)), key=lambda i: (-scores[i], names[i]))[: config.k]
     found = store.fetch([names[i] for i in order])
     place = {entry.name: row for row, entry in enumerate(found.entries)}
+    least = notable_from(maxsim(patches, store.sample(NULL).patches))
     hits = []
     for rank, i in enumerate((i for i in order if names[i] in place), 1):
         row = place[names[i]]
@@ -58,9 +63,31 @@ def search_region(store: Store, query: Query, config: SearchConfig) -> Hits:
         near = float(features.descriptors[row] @ query.features.descriptors[0])
         seen = _box_in_pixels(box, entry, query.aspect)
         hits.append(
-            Hit(rank, scores[i], near, None, 0.0, entry, query, Matching("chamfer"), store, seen)
+            Hit(
+                rank=rank,
+                score=scores[i],
+                global_similarity=near,
+                patch_similarity=None,
+                weight=0.0,
+                entry=entry,
+                query=query,
+                matching=Matching("chamfer"),
+                store=store,
+                box=seen,
+                stands_out=scores[i] >= least,
+            )
         )
-    return Hits(hits, query=query, note=f"{note} {query.note}".strip())
+    note = " ".join(filter(None, (note, _count_clear(hits), query.note)))
+    return Hits(hits, query=query, note=note)
+
+
+def _count_clear(hits: Sequence[Hit]) -> str:
+    """Say how many of the hits stand out; nothing if all do."""
+    clear = sum(hit.stands_out for hit in hits)
+    if clear == len(hits):
+        return ""
+    found = f"The first {clear} stand" if clear > 1 else "Only the first stands"
+    return f"{found if clear else 'None stands'} out from random images of the index."
 
 
 def maxsim(patches: Tensor, codes: Tensor) -> Tensor:
