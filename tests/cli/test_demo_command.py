@@ -43,6 +43,13 @@ def test_the_demo_asks_for_the_search_extra_before_any_work(tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
+def test_the_demo_refuses_a_device_that_is_not_there_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke("demo", "--quick", "--device", "abc")
+    assert "device is 'abc'" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "folder"),
     [((), "demo"), (("--quick",), "demo-quick"), (("--images", "x"), "demo-own")],

@@ -35,6 +35,7 @@ def demo(
 
     Example: `clearvit demo --images photos/ --out demo/`
     """
+    from clearvit.backbones.load import pick_device
     from clearvit.demo.cover import NAMES, write_cover
     from clearvit.demo.photos import prepare_photos
     from clearvit.demo.steps import FULL, QUICK, list_steps, require_libraries
@@ -44,6 +45,7 @@ def demo(
     pace = QUICK if config.quick else FULL
     out = out or Path(config.folder)
     require_libraries()
+    pick_device(config.device)  # before any work
     folders = prepare_photos(out / "images", config.images, parts=pace.parts)
     report_skipped(folders.skipped)
     steps = list_steps(config.model, folders, out, pace, config.device)
