@@ -33,6 +33,7 @@ def test_the_demo_ends_with_one_report(tmp_path, monkeypatch):
         assert f"clearvit {verb} " in text
     assert "What did not work" in text and "gap to the average of" in text
     assert 'type="range"' in text  # before and after
+    assert len(list((tmp_path / "demo" / "slides").glob("*.png"))) >= 8
 
 
 def test_the_demo_asks_for_the_search_extra_before_any_work(tmp_path, monkeypatch):
