@@ -1,6 +1,7 @@
 """The Python in README and docs runs as printed, on the demo model at a smaller size."""
 
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -68,3 +69,13 @@ def test_links_between_the_pages_lead_somewhere():
     for page in [*PAGES, *(ROOT / "docs" / "results").glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_formulas_are_set_without_a_script():
+    pytest.importorskip("latex2mathml")
+    set_formula = runpy.run_path(str(ROOT / "docs" / "formulas.py"))["set_formula"]
+    pages = [page.read_text("utf-8") for page in PAGES]
+    formulas = [tex for page in pages for tex in re.findall(r"\$\$\n(.*?)\$\$", page, re.DOTALL)]
+    assert len(formulas) >= 3
+    for tex in formulas:
+        assert "<math" in set_formula(tex) and "\\" not in set_formula(tex), tex

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -105,6 +106,15 @@ def test_torch_hub_finds_its_entry_points():
     assert {one.replace("_", "-") for one in names["dependencies"]} <= listed
 
 
+def test_every_link_of_the_readme_works_on_a_package_index():
+    build = runpy.run_path(str(ROOT / "hatch_build.py"))
+    text = build["with_absolute_links"]((ROOT / "README.md").read_text("utf-8"))
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert all(target.startswith(("https://", "#")) for target in targets)
+    assert build["PICTURES"] + "docs/images/hero.png" in targets
+    assert build["FILES"] + "docs/tutorial.md" in targets
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
     """The folder that `make dist` wrote, else a fresh build."""
@@ -128,6 +138,9 @@ def test_the_wheel_holds_all_that_the_package_needs(dist):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert needed <= names
+    (described,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+    text = zipfile.ZipFile(wheel).read(described).decode("utf-8")
+    assert "![A cat" in text and "](docs/" not in text
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 
 

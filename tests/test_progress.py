@@ -1,7 +1,9 @@
+import threading
+
 import pytest
 
 from clearvit import progress as module
-from clearvit.progress import Meter, is_main_process, log_progress, show_progress
+from clearvit.progress import Meter, is_main_process, log_progress, log_that_moves, show_progress
 
 
 def test_a_meter_never_passes_its_total_and_ends_there():
@@ -33,6 +35,23 @@ def test_a_log_moves_within_half_a_minute_and_gives_messages_at_once():
     assert rest == [f"images: {n}/100 (fine)" for n in (20, 40, 60, 80)]
     progress("images", 0, 0, "a message")
     assert lines[-1] == "a message"
+
+
+def test_a_log_moves_while_one_batch_takes_long(monkeypatch):
+    monkeypatch.setattr(module, "SILENCE", 0.0)
+    lines, moved = [], threading.Event()
+
+    def write(text):
+        lines.append(text)
+        moved.set()
+
+    with log_that_moves(write, tick=0.001) as progress:
+        assert moved.wait(60) and lines[0] == "still working"  # before the first stage, imports
+        progress("images", 4, 56)
+        while lines[-1] != "images: 4/56, still working":
+            moved.clear()
+            assert moved.wait(60)
+    assert not [one for one in threading.enumerate() if one.name == "clearvit log"]
 
 
 def test_short_work_gets_no_estimate():

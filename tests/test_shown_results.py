@@ -1,5 +1,6 @@
 """What results print and what notebooks show of them: short, escaped, and never an error."""
 
+import io
 import re
 
 import numpy as np
@@ -9,6 +10,8 @@ from PIL import Image
 
 import clearvit as cv
 from clearvit.backbones.tokens import Tokens
+from clearvit.discovery.discover import ImageObjects
+from clearvit.discovery.discovery_page import draw_thumbnail
 from clearvit.report.notebook import MOST_IMAGES, MOST_ROWS, card, heat, png_of
 from tests.helpers.made_data import class_folder, colour_image, save_png
 
@@ -63,6 +66,7 @@ def test_hits_show_their_images(tiny, photos, tmp_path):
     index = cv.Index.build(tiny, photos, out=tmp_path / "index", size=32)
     hits = index.search(photos / NAME, k=3)
     assert len(repr(hits)) < 2 * SHORT
+    assert len(repr(hits[0])) < 100 and NAME in repr(hits[0])
     assert check_html(hits._repr_html_()).count("<img") == 4
     (photos / "0.png").rename(tmp_path / "0.png")
     try:
@@ -76,6 +80,33 @@ def test_boxes(tiny, photos):
     assert len(repr(found)) < SHORT and len(repr(found[0])) < SHORT
     assert "6 images" in repr(found)
     assert check_html(found._repr_html_()).count("<img") == 6
+
+
+def test_boxes_are_drawn_on_the_images(tmp_path):
+    file = tmp_path / "gray.png"
+    Image.new("RGB", (80, 60), "gray").save(file)
+    one = ImageObjects(
+        name=str(file),
+        boxes=((8.0, 6.0, 40.0, 30.0),),
+        scores=(1.0,),
+        masks=torch.ones(1, 2, 2, dtype=torch.bool),
+        size=(60, 80),
+        crop=(0.0, 0.0, 80.0, 60.0),
+    )
+    drawn = Image.open(io.BytesIO(draw_thumbnail(one, file)))
+    assert drawn.size == (80, 60)
+    changed = np.asarray(drawn) != np.asarray(Image.new("RGB", (80, 60), "gray"))
+    rows, columns = np.nonzero(changed.any(2))
+    assert (columns.min(), rows.min(), columns.max(), rows.max()) == (8, 6, 39, 29)
+    file.unlink()
+    assert Image.open(io.BytesIO(draw_thumbnail(one, file))).size == (112, 112)  # the masks
+
+
+def test_captions_name_the_file_and_titles_its_folder():
+    image = png_of(heat(np.arange(6.0).reshape(2, 3)))
+    shown = card("x", images=[(image, "query: /a b/c d/cat.jpg"), (image, "1. 0.5 /e/dog.jpg")])
+    assert ">query: cat.jpg<" in shown and 'title="query: /a b/c d/cat.jpg"' in shown
+    assert ">1. 0.5 dog.jpg<" in shown
 
 
 def test_masks(tiny, tmp_path):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-SECONDS = 20.0  # between two lines in a log: with a slow batch still less than half a minute
+SECONDS = 20.0  # between two lines in a log
+SILENCE = 25.0  # seconds after which a log says that work goes on: one batch may take longer
 FIRST, LONG = 3.0, 60.0  # seconds that are timed, and after which a time is worth saying
 QUIET = "CLEARVIT_PROGRESS"  # set to 0 for silence
 
@@ -66,7 +68,42 @@ def show_progress() -> Iterator[Progress]:
         with _bars() as progress:
             yield progress
     else:
-        yield log_progress()
+        with log_that_moves() as progress:
+            yield progress
+
+
+@contextmanager
+def log_that_moves(
+    write: Callable[[str], object] | None = None, tick: float = 1.0
+) -> Iterator[Progress]:
+    """Give the callback of `log_progress`; a line also comes while one batch takes long."""
+    say = write or _to_stderr
+    last, stage, ended = time.monotonic(), "", threading.Event()
+
+    def note_and_say(text: str) -> None:
+        nonlocal last
+        last = time.monotonic()
+        say(text)
+
+    lines = log_progress(note_and_say)
+
+    def progress(name: str, done: int, total: int, note: str = "") -> None:
+        nonlocal stage
+        stage = f"{name}: {done}/{total}, " if total else stage
+        lines(name, done, total, note)
+
+    def pulse() -> None:
+        while not ended.wait(tick):
+            if time.monotonic() - last >= SILENCE:
+                note_and_say(f"{stage}still working")
+
+    thread = threading.Thread(target=pulse, name="clearvit log", daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        thread.join()
 
 
 def log_progress(
@@ -76,7 +113,7 @@ def log_progress(
 
     A stage that will take more than a minute says so after its first seconds.
     """
-    say = write or (lambda text: print(printable(text), file=sys.stderr, flush=True))
+    say = write or _to_stderr
     last, seen = clock(), set[str]()
     begun: dict[str, tuple[float, int]] = {}
     announced = set[str]()
@@ -98,6 +135,10 @@ def log_progress(
             say(f"{stage}: {done}/{total}{f' ({note})' if note else ''}")
 
     return progress
+
+
+def _to_stderr(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def show_duration(seconds: float) -> str:

@@ -33,6 +33,7 @@ def test_the_demo_ends_with_one_report(tmp_path, monkeypatch):
         assert f"clearvit {verb} " in text
     assert "What did not work" in text and "gap to the average of" in text
     assert 'type="range"' in text  # before and after
+    assert len(list((tmp_path / "demo" / "slides").glob("*.png"))) >= 8
 
 
 def test_the_demo_asks_for_the_search_extra_before_any_work(tmp_path, monkeypatch):
@@ -40,6 +41,13 @@ def test_the_demo_asks_for_the_search_extra_before_any_work(tmp_path, monkeypatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = invoke("demo", "--quick", "--model", "dir:model", "--images", "mine")
     assert "pip install 'clearvit[demo]'" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_demo_refuses_a_device_that_is_not_there_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke("demo", "--quick", "--device", "abc")
+    assert "device is 'abc'" in str(done.exception)
     assert not list(tmp_path.iterdir())
 
 

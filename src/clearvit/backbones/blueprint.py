@@ -151,7 +151,7 @@ def compare_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor], name: 
             problems.append(f"{key} holds {given.dtype}, the network wants {tensor.dtype}")
     if problems:
         raise ModelError(
-            f"the weights of '{name}' do not fit the network ({len(problems)} differences):\n  "
+            f"the weights of '{name}' do not fit the network (differences: {len(problems)}):\n  "
             + "\n  ".join(problems[:SHOWN])
             + (f"\n  and {len(problems) - SHOWN} more" if len(problems) > SHOWN else "")
         )

@@ -88,9 +88,10 @@ def pick_device(device: str | torch.device) -> torch.device:
     try:
         torch.zeros(1, device=chosen)
     except (AssertionError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).splitlines()[0].split(". ")[0].rstrip(".")  # torch's goes on and on
         raise OptionError(
-            f"device '{chosen}' is not there: {str(error).splitlines()[0]} Use --device cpu, or"
-            " --device auto, which takes a GPU if there is one.",
+            f"device '{chosen}' is not there: {reason}. Use --device cpu, or --device auto, which"
+            " takes a GPU if there is one.",
             "device",
         ) from error
     return chosen

@@ -24,9 +24,8 @@ class Machine:
     torch: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.processor}, {self.cores} cores, {self.threads} threads used, torch {self.torch}"
-        )
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)} used"
+        return f"{self.processor}, {self.cores} cores, {threads}, torch {self.torch}"
 
 
 def this_machine() -> Machine:

@@ -6,13 +6,18 @@ import contextlib
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from clearvit.cli.app import app
 from clearvit.cli.arguments import Output, out_option
 from clearvit.cli.console import errors, note, report_skipped
 from clearvit.cli.generate import command
 from clearvit.demo.config import DemoConfig
+from clearvit.progress import show_progress
+
+if TYPE_CHECKING:
+    from clearvit.demo.photos import Folders
+    from clearvit.demo.steps import Pace, Step
 
 
 @command("demo")
@@ -35,27 +40,27 @@ def demo(
 
     Example: `clearvit demo --images photos/ --out demo/`
     """
-    from clearvit.demo.cover import NAMES, write_cover
-    from clearvit.demo.photos import prepare_photos
-    from clearvit.demo.steps import FULL, QUICK, list_steps, require_libraries
-    from clearvit.report.combine import combine_pages
-
     begun = time.monotonic()
-    pace = QUICK if config.quick else FULL
     out = out or Path(config.folder)
-    require_libraries()
-    folders = prepare_photos(out / "images", config.images, parts=pace.parts)
+    note(f"photos: {config.images or 'of installed packages'}; results: {out}")
+    with show_progress():
+        folders, steps, pace = _prepare(config, out)
     report_skipped(folders.skipped)
-    steps = list_steps(config.model, folders, out, pace, config.device)
     for number, step in enumerate(steps, 1):
         errors.print(f"\n{number}/{len(steps)} {step.question}", style="bold", soft_wrap=True)
         note(f"$ {step.shell}")
         with contextlib.redirect_stdout(sys.stderr if output.json else sys.stdout):
             app(step.arguments, standalone_mode=False)
         sys.stdout.flush()
+    from clearvit.demo.cover import NAMES, write_cover
+    from clearvit.demo.slides import write_slides
+    from clearvit.report.combine import combine_pages
+
     chapters = [step for step in steps if step.page is not None]
     photo = min(folders.held.iterdir())
-    cover = write_cover(out, config.model, photo, pace.cure_size, device=config.device)
+    note("\nThe report: its first page is drawn.")
+    with show_progress():
+        cover = write_cover(out, config.model, photo, pace.cure_size, device=config.device)
     page = combine_pages(
         [cover, *(step.page for step in chapters if step.page)],
         out / "report.html",
@@ -64,7 +69,21 @@ def demo(
         commands=["", *(step.shell for step in chapters)],
         titles=["", *(step.question for step in chapters)],
     )
+    slides = write_slides(page, out / "slides")
     minutes = (time.monotonic() - begun) / 60
-    note(f"\n{minutes:.1f} minutes. Open the report in a browser:")
+    note(f"\n{minutes:.1f} minutes; {len(slides)} slides in {out / 'slides'}. Open the report:")
     commands = [step.shell for step in steps]
     output.show({"report": str(page), "minutes": minutes, "commands": commands}, page)
+
+
+def _prepare(config: DemoConfig, out: Path) -> tuple[Folders, list[Step], Pace]:
+    """Check what the demo needs, lay out its photos and list its commands."""
+    from clearvit.backbones.load import pick_device  # these take seconds
+    from clearvit.demo.photos import prepare_photos
+    from clearvit.demo.steps import FULL, QUICK, list_steps, require_libraries
+
+    pace = QUICK if config.quick else FULL
+    require_libraries()
+    pick_device(config.device)  # before any work
+    folders = prepare_photos(out / "images", config.images, parts=pace.parts)
+    return folders, list_steps(config.model, folders, out, pace, config.device), pace

@@ -27,9 +27,11 @@ from clearvit.discovery.normalized_cut import tokencut
 from clearvit.discovery.seed_expansion import lost
 from clearvit.errors import ImageError
 from clearvit.images import Skipped
-from clearvit.images.find import ImageInput
+from clearvit.images.find import ImageInput, ImageSource, find_images
 from clearvit.options import Size, with_options
 from clearvit.progress import Progress
+
+MOST_SHOWN = 8  # images in a notebook
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,24 +54,28 @@ class ImageObjects:
 class Discoveries(list[ImageObjects]):
     """The objects of each good image, in order; `skipped` lists the bad images."""
 
-    def __init__(self, found: Sequence[ImageObjects], skipped: Sequence[Skipped] = ()) -> None:
+    def __init__(
+        self,
+        found: Sequence[ImageObjects],
+        skipped: Sequence[Skipped] = (),
+        sources: Sequence[ImageSource] = (),
+    ) -> None:
         super().__init__(found)
         self.skipped = tuple(skipped)
+        first = {one.name for one in self[:MOST_SHOWN]}
+        self._sources = {one.name: one.source for one in sources if one.name in first}
 
     def __repr__(self) -> str:
         boxes = sum(len(one.boxes) for one in self)
         return f"Discoveries({len(self)} images, {boxes} boxes, {len(self.skipped)} skipped)"
 
     def _repr_html_(self) -> str:
-        """Show boxes and the masks behind them in a notebook; objects differ in brightness."""
-        from clearvit.report.notebook import MOST_IMAGES, card, heat, png_of
+        """Show the boxes on the images in a notebook; where an image is gone, the masks."""
+        from clearvit.discovery.discovery_page import draw_thumbnail
+        from clearvit.report.notebook import card
 
-        images = []
-        for one in self[:MOST_IMAGES]:
-            count = len(one.masks)
-            order = torch.arange(count, 0, -1, device=one.masks.device)
-            shown = (one.masks * order[:, None, None]).amax(0) if count else torch.zeros(1, 1)
-            images.append((png_of(heat(shown.cpu().double().numpy())), one.name))
+        shown = self[:MOST_SHOWN]
+        images = [(draw_thumbnail(one, self._sources.get(one.name)), one.name) for one in shown]
         rows = [
             (one.name, " ".join(f"{side:.0f}" for side in box), f"{score:.3f}")
             for one in self
@@ -113,6 +119,8 @@ def discover(
         config: Options as one object.
         progress: Called with the stage, images done and images in all.
     """
+    sources = [] if isinstance(images, Tensor) else find_images(images)
+    images = images if isinstance(images, Tensor) else sources
     if config.features == ("auto",):
         choice = choose_features(backbone, images, layers=config.layers, size=config.size)
         config = replace(config, features=choice.features)
@@ -129,7 +137,7 @@ def discover(
         why = f": {skipped[0].name}: {skipped[0].reason}" if skipped else "; give at least one"
         raise ImageError(f"none of {len(skipped)} images can be read{why}.")
     _warn(found, skipped, plan.method)
-    return Discoveries(found, skipped)
+    return Discoveries(found, skipped, sources)
 
 
 def _search_batch(backbone: Backbone, plan: Plan, batch: ImageBatch) -> Iterator[ImageObjects]:

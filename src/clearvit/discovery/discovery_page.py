@@ -7,18 +7,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from clearvit.discovery.discover import Discoveries, ImageObjects
+from clearvit.errors import ImageError
 from clearvit.files import short_name
 from clearvit.images import ImageSource, read_image
 from clearvit.progress import Meter, show_progress
 from clearvit.report.elements import Element, Facts, ImageElement, Paragraph, Section
 from clearvit.report.figure import Panel, draw_panels, save_figure
+from clearvit.report.notebook import THUMBNAIL, heat, png_of
 from clearvit.report.page import write_page
 
 MAX_IMAGES = 24  # on the page
@@ -86,6 +89,28 @@ def _draw_objects(axes: Axes, found: ImageObjects) -> None:
             )
     axes.set_xlim(0, 1)
     axes.set_ylim(1, 0)
+
+
+def draw_thumbnail(found: ImageObjects, source: str | Path | Image.Image | None) -> bytes:
+    """Draw the boxes on a small image, a PNG file; without the image, the masks on the grid."""
+    try:
+        image = read_image(source).copy() if source is not None else None
+    except (ImageError, OSError):
+        image = None
+    if image is None:
+        count = len(found.masks)
+        # objects differ in brightness
+        order = torch.arange(count, 0, -1, device=found.masks.device)
+        shown = (found.masks * order[:, None, None]).amax(0) if count else torch.zeros(1, 1)
+        return png_of(heat(shown.cpu().double().numpy()))
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    drawing = ImageDraw.Draw(image)
+    ratio = image.width / found.size[1], image.height / found.size[0]
+    for number, (x0, y0, x1, y1) in enumerate(found.boxes):
+        corners = (x0 * ratio[0], y0 * ratio[1], x1 * ratio[0] - 1, y1 * ratio[1] - 1)
+        drawing.rectangle(corners, outline="black", width=3)
+        drawing.rectangle(corners, outline=COLORS[number % len(COLORS)], width=2)
+    return png_of(image)
 
 
 def write_boxes_page(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from clearvit.report.text_table import is_numeric, show_cell
 COLORS: dict[Tone, str] = {"good": "#1a7f4b", "warn": "#b7791f", "bad": "#c2410c"}
 MOST_IMAGES, MOST_ROWS = 8, 30  # that one card shows
 THUMBNAIL = 112  # pixels of the longer side
+_FOLDERS = re.compile(r"(?<![^ ])/\S.*/")  # of a path in a caption; the title of the image has them
 NamedImage = tuple[bytes, str]  # a PNG file and its caption
 
 
@@ -90,11 +92,12 @@ def _figure(named_image: NamedImage) -> str:
     content, caption = named_image
     source = base64.b64encode(content).decode("ascii")
     words = html.escape(caption, quote=True)
+    short = html.escape(_FOLDERS.sub("", caption))
     return (
         f'<figure style="margin:0;max-width:{THUMBNAIL + 16}px">'
-        f'<img src="data:image/png;base64,{source}" alt="{words}">'
+        f'<img src="data:image/png;base64,{source}" alt="{words}" title="{words}">'
         '<figcaption style="font-size:85%;overflow-wrap:anywhere">'
-        f"{words}</figcaption></figure>"
+        f"{short}</figcaption></figure>"
     )
 
 

@@ -1,5 +1,7 @@
 import json
 import math
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,3 +235,18 @@ def test_redundancy_of_nothing_is_drawn_too(sick):
     empty = replace(contrast, outlier_density=(0.0,) * 60, auroc=math.nan)
     assert len(draw_redundancy(empty).axes[0].patches) == 2
     assert len(draw_redundancy(contrast).axes[0].patches) == 4
+
+
+def test_the_command_below_the_examples_names_files_that_are_there(tmp_path, monkeypatch):
+    """It named them relative to their folder, so it failed when pasted."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for number, image in enumerate(made_images(3)):
+        image.save(tmp_path / "photos" / f"{number} a.png")
+    found = diagnose(load(tiny_network()), "photos", config=CONFIG)
+    page = write_report([found], tmp_path / "report.html").read_text("utf-8")
+    (line,) = re.findall(r"clearvit look [^<]+", page.split("</head>")[1].split("<script")[0])
+    words = shlex.split(markupsafe.Markup(line).unescape())
+    files = [word for word in words if word.endswith(".png")]
+    assert len(files) == 3 and all(Path(file).is_file() for file in files)
+    assert words[words.index("--size") + 1] == "64"

@@ -217,6 +217,14 @@ def test_damaged_and_compressed_files(network, tmp_path):
         read_checkpoint(tmp_path / "z.pth")
 
 
+@pytest.mark.parametrize("content", [b"", b"hello"])
+def test_a_file_of_another_kind_is_called_damaged_in_words(content, tmp_path):
+    file = tmp_path / "notes.pth"  # it was "cannot read …: 101", pickle's code for "e"
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"damaged: it is no file of torch\.save"):
+        read_checkpoint(file)
+
+
 def test_official_dinov2_with_registers(tmp_path):
     arch = "vit_small_patch14_reg4_dinov2"
     torch.manual_seed(0)

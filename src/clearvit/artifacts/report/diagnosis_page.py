@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from clearvit import __version__
@@ -196,9 +196,6 @@ def _where(diagnosis: Diagnosis) -> Section:
     figure = draw_examples(diagnosis)
     if figure is not None:
         names = [example.name for example in diagnosis.examples]
-        height, width = diagnosis.size
-        command = [diagnosis.model, *names, "--size", f"{height}x{width}"]
-        command += ["--layers", f"{diagnosis.peak},-1"]
         elements.append(
             ImageElement(
                 figure,
@@ -206,7 +203,7 @@ def _where(diagnosis: Diagnosis) -> Section:
                 + ", ".join(PurePosixPath(name).name for name in names),
                 caption=f"The images with {chosen}. Artifacts are single cells, often on plain"
                 " background. Colors of the PCA are shared: equal colors mean equal features.",
-                command=f"clearvit look {shlex.join(command)}",
+                command=_look_again(diagnosis, names),
             )
         )
     elements.append(
@@ -219,6 +216,15 @@ def _where(diagnosis: Diagnosis) -> Section:
     if diagnosis.structure is not None:
         elements.append(Paragraph(f"Of the example images: {diagnosis.structure}", faint=True))
     return Section("Where they sit" if flagged else "On the grid", tuple(elements))
+
+
+def _look_again(diagnosis: Diagnosis, names: Sequence[str]) -> str:
+    """Name the command that draws these images, from where the diagnosis was run."""
+    folder, (height, width) = diagnosis.folder, diagnosis.size
+    files = [str(PurePath(folder) / name) for name in names] if Path(folder).is_dir() else names
+    size = str(height) if height == width else f"{height}x{width}"
+    options = ["--size", size, "--layers", f"{diagnosis.peak},-1"]
+    return shlex.join(["clearvit", "look", diagnosis.model, *files, *options])
 
 
 def _positions_caption(diagnosis: Diagnosis) -> str:

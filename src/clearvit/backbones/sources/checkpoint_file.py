@@ -147,10 +147,10 @@ def _load_pickle(path: Path) -> Any:
             " clearvit does not. Where you trust it, save its weights alone: torch.save("
             "{'model': model.state_dict()}, FILE); of lightly-train, use its export command."
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
+    except (RuntimeError, OSError, ValueError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"cannot read '{path}': {reason}") from error
-    except (AttributeError, IndexError, OverflowError, zipfile.BadZipFile) as error:
+    except (EOFError, LookupError, AttributeError, OverflowError, zipfile.BadZipFile) as error:
         raise ModelError(f"'{path}' is damaged: it is no file of torch.save.") from error
 
 

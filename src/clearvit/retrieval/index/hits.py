@@ -56,7 +56,7 @@ class Query:
         return extract_fine(self.backbone, image, self.size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Hit:
     """One image that was found."""
 
@@ -66,11 +66,15 @@ class Hit:
     patch_similarity: float | None  # None: the patches were not compared
     weight: float  # of the patch similarity in the score
     entry: Entry  # name, path, folder, label, bytes, mtime, width and height
-    query: Query = field(repr=False, compare=False)
-    matching: Matching = field(repr=False)
-    store: Store = field(repr=False, compare=False)  # the index it was found in
+    query: Query = field(compare=False)
+    matching: Matching
+    store: Store = field(compare=False)  # the index it was found in
     box: Box | None = None  # x0, y0, x1, y1 in its own pixels, where a region was searched
     stands_out: bool = True  # where a region was searched: among random images of the index
+
+    def __repr__(self) -> str:
+        box = "" if self.box is None else f", box ({', '.join(f'{side:.0f}' for side in self.box)})"
+        return f"Hit({self.rank}, '{self.name}', score {self.score:.4f}{box})"
 
     @property
     def name(self) -> str:

@@ -88,7 +88,7 @@ def test_missing_and_extra_keys_are_listed(folder):
     with pytest.raises(ModelError) as caught:
         load_hf(str(folder))
     message = str(caught.value)
-    assert "3 differences" in message
+    assert "differences: 3" in message
     assert "missing encoder.layer.1.attention.attention.key.bias" in message
     assert "missing layernorm.weight" in message
     assert "unexpected encoder.layer.0.adapter.weight" in message
@@ -115,7 +115,7 @@ def test_weights_that_contradict_use_swiglu_are_listed(folder):
 
 def test_long_lists_are_cut(folder):
     edited(folder, num_hidden_layers=1)
-    with pytest.raises(ModelError, match=r"36 differences(.|\n)*and 16 more"):
+    with pytest.raises(ModelError, match=r"differences: 36(.|\n)*and 16 more"):
         load_hf(str(folder))
 
 

@@ -151,7 +151,7 @@ def _describe(problems: Sequence[str]) -> str:
     shown = "\n  ".join(problems[:SHOWN])
     more = f"\n  and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
     return (
-        f"the weights do not fit the configuration ({len(problems)} differences):\n  {shown}{more}"
+        f"the weights do not fit the configuration (differences: {len(problems)}):\n  {shown}{more}"
     )
 
 
