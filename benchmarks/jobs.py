@@ -37,8 +37,9 @@ SETS = ("cars", "flowers", "corridor")
 MOST = ("photos", "voc", "imagenet100")
 SMALL = "--train 6 --test 4 --passes 4 --labelled 6 --tasks segmentation --only raw"
 FEW_NORMS = "--sizes 112 --images 2"
+HEADS_QUICK = f"{DEIT} --photos 16"
 FEW_CURES = "--photos 6 --epochs 1 --labelled 4 --tested 4"
-DIAGNOSE_QUICK = "--parts planted --planted-size 112 --seeds 1 --networks 1 --size 112"
+DIAGNOSE_QUICK = "--parts planted --planted-size 112 --seeds 1 --networks 1 --size 112 --threads 1"
 TESTTIME_QUICK = "--size 336 --find 4 --photos 2 --denoised 1 --variants 0 --large 0"
 HELD_OUT_QUICK = f"--held-out --sets flowers --models {DEIT} --size 64"
 CURVES_QUICK = f"--only 'views / {AUGREG}' --size 64 --limit 4"
@@ -161,12 +162,16 @@ JOBS = (
         f"{AUGREG} --table ranks --size 64 {FEW_CURES} --rows 'rank 4'",
         MOST,
     ),
-    Job(f"cure_heads {DEIT}", (f"cure-heads-{DEIT}",), 0.2, DEIT, PHOTOS + CLASSES),
-    Job(f"cure_heads {AUGREG}", (f"cure-heads-{AUGREG}",), 0.2, DEIT, PHOTOS + CLASSES),
+    Job(f"cure_heads {DEIT}", (f"cure-heads-{DEIT}",), 0.2, HEADS_QUICK, PHOTOS + CLASSES),
+    Job(f"cure_heads {AUGREG}", (f"cure-heads-{AUGREG}",), 0.2, HEADS_QUICK, PHOTOS + CLASSES),
     Job(
-        "planted", ("planted",), 2.0, "--size 112 --photos 6 --held 2 --epochs 1 --seeds 1", PHOTOS
+        "planted",
+        ("planted",),
+        2.0,
+        "--size 112 --photos 6 --held 2 --epochs 1 --seeds 1 --threads 1",
+        PHOTOS,
     ),
-    Job("targets", ("targets",), 0.5, "--size 56 --photos 6 --rounds 1", PHOTOS),
+    Job("targets", ("targets",), 0.5, "--size 56 --photos 6 --rounds 1 --threads 1", PHOTOS),
     Job("testtime", ("testtime",), 2.0, TESTTIME_QUICK, PHOTOS + CLASSES),
     Job(
         f"showcase {AUGREG} registers=recipe:test-time-augreg",
@@ -188,7 +193,7 @@ JOBS = (
         "probe_recipes",
         ("probe_recipes",),
         1.5,
-        "--labelled 8 --seeds 1 --iterations 20 --size 112",
+        "--labelled 8 --seeds 1 --iterations 20 --size 112 --threads 1",
         VOC,
     ),
     Job("discovery --planted --denoised 224", ("discovery",), 0.8, f"{DEIT} --limit 4", VOC),
@@ -277,7 +282,7 @@ JOBS = (
         "prune_tasks --unfreeze",
         ("prune_tasks",),
         4.0,
-        "--unfreeze --size 56 --epochs 1 --finetune-epochs 1 --seeds 1",
+        "--unfreeze --size 56 --epochs 1 --finetune-epochs 1 --seeds 1 --threads 1",
         MOST,
     ),
     Job(
@@ -292,7 +297,7 @@ JOBS = (
         "prune_queries --learned recipe:pruned-demo",
         ("prune_queries",),
         0.7,
-        "--size 112 --keep 0.7 --learned recipe:pruned-demo",
+        "--size 112 --keep 0.7 --threads 1 --learned recipe:pruned-demo",
         ("cars",),
         ("pruned-demo",),
     ),
@@ -300,7 +305,7 @@ JOBS = (
     Job(
         "plain_regions", ("plain-regions",), 2.0, "--photos 1 --rounds 1 --segmented", PHOTOS + VOC
     ),
-    Job("extract", ("extract",), 0.2, f"--model {DEIT} --rounds 1", PHOTOS),
+    Job("extract", ("extract",), 0.2, f"--model {DEIT} --rounds 1 --threads 1", PHOTOS),
     Job("gpu_memory", ("gpu_memory",), 0.1, ""),
     Job("precision", ("precision",), 0.2, "--rounds 1"),
     Job("curves", ("curves",), 1.5, CURVES_QUICK, PHOTOS),

@@ -41,11 +41,12 @@ def main() -> int:
     wanted = [job for job in (*JOBS, *recorded_jobs()) if is_wanted(job, options.only)]
     if options.quick:
         return run_quick(wanted, options)
-    reasons = {job: why(job, options) for job in wanted}
-    waiting = [job for job, reason in reasons.items() if reason and not missing_data(job)]
-    print_plan(waiting, reasons)
+    absent = {job: problems for job in wanted if (problems := missing_data(job))}
+    reasons = {job: why(job, options) for job in wanted if job not in absent}
+    print_plan(reasons, absent)
     if options.plan:
         return 0
+    waiting = [job for job, reason in reasons.items() if reason]
     failed = [job for job in waiting if not run(job, options.work.resolve())]
     return finish(failed)
 
@@ -82,45 +83,71 @@ def begun_mark(job: Job, work: Path) -> Path:
     return work / "begun" / job.results[0]
 
 
-def missing_data(job: Job) -> str:
-    """Say which data set is missing, if one is."""
+def missing_data(job: Job) -> dict[str, str]:
+    """Give what is wrong with each data set of a job that is not there."""
+    problems = {}
     for name in job.data:
         try:
             find_data(name)
         except FileNotFoundError as problem:
-            return str(problem)
-    return ""
+            problems[name] = str(problem)
+    return problems
 
 
 def why_stale(job: Job) -> str:
     """Say why a job should run; nothing when its results are fresh."""
     for name in job.results:
-        runs = read_runs(name)
-        if not result_path(name).exists():
-            return f"{name} is missing"
-        if not runs or not runs[-1].get("code"):
-            return f"{name} does not say which code measured it"
-        last = runs[-1]
-        scripts = [HERE / file for file in last["code"]]
-        gone = [path.name for path in scripts if not path.exists()]
-        if gone or code_fingerprints(scripts) != last["code"]:
-            return f"the code of {name} has changed"
-        changed = [one for one, mark in last.get("data", {}).items() if fingerprint(one) != mark]
-        if changed:
-            return f"the data of {name} have changed: {', '.join(changed)}"
+        reason = why_not_fresh(name)
+        if reason:
+            return f"{name}: {reason}" if len(job.results) > 1 else reason
     absent = [name for name in job.recipes if not is_made(name)]
     return f"recipes to make: {', '.join(absent)}" if absent else ""
 
 
-def print_plan(waiting: list[Job], reasons: dict[Job, str]) -> None:
-    """Print every job with its reason, and the hours of all."""
-    for job, reason in reasons.items():
-        state = missing_data(job) if reason else ""
-        said = f"left out, {state}" if state else reason or "fresh"
-        print(f"{job.hours:5.1f} h  {job.command}: {said}")
-    needed = {name for job in waiting for name in job.recipes if not is_made(name)}
+def why_not_fresh(name: str) -> str:
+    """Say why a result does not count; nothing when code and data are those of its last run."""
+    runs = read_runs(name)
+    if not result_path(name).exists():
+        return "never measured"
+    if not runs:
+        return "measured before runs were recorded"
+    last = runs[-1]
+    if not last.get("code"):
+        return "taken over from an old page, its code is not recorded"
+    scripts = [HERE / file for file in last["code"]]
+    gone = [path.name for path in scripts if not path.exists()]
+    if gone:
+        return f"code is gone: {', '.join(gone)}"
+    now = code_fingerprints(scripts)
+    changed = [file for file, mark in last["code"].items() if now[file] != mark]
+    if changed:
+        return f"code has changed: {', '.join(changed)}"
+    changed = [one for one, mark in last.get("data", {}).items() if fingerprint(one) != mark]
+    return f"data have changed: {', '.join(changed)}" if changed else ""
+
+
+def print_plan(reasons: dict[Job, str], absent: dict[Job, dict[str, str]]) -> None:
+    """Print what would run, why and for how long; then what is left out, and what is fresh."""
+    waiting = [job for job, reason in reasons.items() if reason]
+    needed = sorted({name for job in waiting for name in job.recipes if not is_made(name)})
     hours = sum(job.hours for job in waiting) + sum(RECIPES[n].minutes for n in needed) / 60
-    print(f"{len(waiting)} of {len(reasons)} jobs to run, about {hours:.0f} hours of one CPU core.")
+    total = len(reasons) + len(absent)
+    print(f"To run: {len(waiting)} of {total} jobs, about {hours:.1f} hours of one CPU core.")
+    for job in waiting:
+        print(f"{job.hours:5.1f} h  {', '.join(job.results)}: {reasons[job]}")
+        print(f"{'':9}python benchmarks/{job.script}.py{job.command[len(job.script) :]}")
+    if needed:
+        made = [f"{name} ({RECIPES[name].minutes:.0f} min)" for name in needed]
+        print(f"Recipes that these make first: {', '.join(made)}.")
+    if absent:
+        print("Left out, since data are missing:")
+        problems = {name: text for found in absent.values() for name, text in found.items()}
+        for text in problems.values():
+            print(f"{'':9}{text}")
+        for job, found in absent.items():
+            print(f"{job.hours:5.1f} h  {', '.join(job.results)}: needs {', '.join(found)}")
+    fresh = [", ".join(job.results) for job, reason in reasons.items() if not reason]
+    print(f"Fresh: {', '.join(fresh) or 'none'}.")
 
 
 def command_of(job: Job, work: Path, options: str | None = None) -> list[str]:
@@ -162,7 +189,8 @@ def run_quick(wanted: list[Job], options: argparse.Namespace) -> int:
     """Try every job that has a trial, into a scratch folder; no page of the repository changes."""
     found = [job for job in wanted if job.quick is not None and not missing_data(job)]
     for job in wanted:
-        reason = missing_data(job) or ("it has no trial" if job.quick is None else "")
+        reason = "; ".join(missing_data(job).values())
+        reason = reason or ("it has no trial" if job.quick is None else "")
         if reason or options.plan:
             print(f"{job.command}: {f'left out, {reason}' if reason else 'tried'}")
     if options.plan:
