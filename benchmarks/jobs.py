@@ -305,12 +305,18 @@ JOBS = (
     Job(
         "plain_regions", ("plain-regions",), 2.0, "--photos 1 --rounds 1 --segmented", PHOTOS + VOC
     ),
-    Job("extract", ("extract",), 0.2, f"--model {DEIT} --rounds 1 --threads 1", PHOTOS),
+    Job(
+        "extract",
+        ("extract",),
+        0.2,
+        f"--model {DEIT} --rounds 1 --threads 1 --counts 16 32",
+        PHOTOS,
+    ),
     Job("gpu_memory", ("gpu_memory",), 0.1, ""),
     Job("precision", ("precision",), 0.2, "--rounds 1"),
     Job("curves", ("curves",), 1.5, CURVES_QUICK, PHOTOS),
     # --- the microscope ---
-    Job("microscope", ("microscope",), 0.3, "--part twelve", PHOTOS),
+    Job("microscope", ("microscope",), 0.3, "--part twelve --limit 4", PHOTOS),
     Job("serve", ("serve",), 0.2, "--requests 8 --clients 2", PHOTOS),
 )
 

@@ -202,7 +202,9 @@ def run_quick(wanted: list[Job], options: argparse.Namespace) -> int:
     commands = {
         name: command_of(job, work / job.results[0], job.quick) for name, job in named.items()
     }
-    well = trials.run_trials(commands, scratch, options.workers)
+    used = " ".join(job.quick or "" for job in found).replace("=", " ").split()
+    made = [name for name in RECIPES if not options.only or f"recipe:{name}" in used]
+    well = trials.run_trials(commands, scratch, options.workers, made)
     return finish([]) or not well
 
 
