@@ -111,9 +111,11 @@ def why_not_fresh(name: str) -> str:
         return "never measured"
     if not runs:
         return "measured before runs were recorded"
+    unknown = [one for one in runs if not one.get("code")]
+    if unknown:
+        part = "in part " if len(unknown) < len(runs) else ""
+        return f"{part}{unknown[0].get('note', 'its code is not recorded')}"
     last = runs[-1]
-    if not last.get("code"):
-        return "taken over from an old page, its code is not recorded"
     scripts = [HERE / file for file in last["code"]]
     gone = [path.name for path in scripts if not path.exists()]
     if gone:

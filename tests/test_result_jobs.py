@@ -119,6 +119,13 @@ def test_a_result_is_stale_until_its_job_ran_and_after_its_code_changed(job, tmp
     assert run.why_stale(job) == "code has changed: trial.py"
 
 
+def test_a_result_with_rows_of_unknown_code_is_stale(job, tmp_path):
+    evidence.write_json(evidence.result_path("trial"), {"n": 0})
+    assert run.why_stale(job) == "measured before runs were recorded"
+    assert run.subprocess.run(run.command_of(job, tmp_path)).returncode == 0
+    assert run.why_stale(job) == "in part measured before runs were recorded"
+
+
 def test_a_stale_result_is_set_aside_and_a_stopped_job_keeps_what_it_has(job, tmp_path):
     work = tmp_path / "work"
     assert run.run(job, work)
