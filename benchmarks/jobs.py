@@ -24,6 +24,7 @@ class Job:
     quick: str | None = None  # options of its trial; None: recorded jobs only
     data: tuple[str, ...] = ()
     recipes: tuple[str, ...] = ()
+    adds: bool = False  # its results hold rows of other data too, which it must not set aside
 
     @property
     def script(self) -> str:
@@ -49,10 +50,10 @@ JOBS = (
     # --- artifacts ---
     Job("diagnose", ("diagnose",), 1.0, DIAGNOSE_QUICK, PHOTOS + CLASSES),
     Job(
-        "verdict --half odd",
+        "verdict",
         ("verdict",),
         0.3,
-        f"--models {DEIT} --sizes 224 --limit 3 --shifted 2",
+        f"--models {DEIT} --sizes 224 --limit 3 --shifted 2 --halves odd",
         PHOTOS,
     ),
     Job("token_probes", ("token_probes",), 0.4, f"--models {AUGREG} --limit 20", CLASSES),
@@ -230,7 +231,7 @@ JOBS = (
         (*SETS, *CLASSES, *VOC),
     ),
     # essex, pets and clothing are made by held_out_sets.py, outside CLEARVIT_DATA
-    Job("facets --held-out --sets voc", ("facets_held_out",), 1.0, HELD_OUT_QUICK, VOC),
+    Job("facets --held-out --sets voc", ("facets_held_out",), 1.0, HELD_OUT_QUICK, VOC, adds=True),
     Job(
         "rerank_methods",
         ("rerank-methods",),
@@ -270,7 +271,13 @@ JOBS = (
     Job("mass", ("mass",), 0.1, f"--models {DEIT} --photos 3", PHOTOS),
     Job("structure", ("structure",), 1.0, f"--models {DEIT}", SETS),
     Job("structured", ("structured",), 0.2, f"--only {DEIT}", ("cars",)),
-    Job("finetune", ("finetune",), 1.5, f"--models {DEIT} --unfreeze none --epochs 1", ("cars",)),
+    Job(
+        "finetune --sets cars flowers imagenet100",
+        ("finetune",),
+        1.5,
+        f"--models {DEIT} --unfreeze none --epochs 1",
+        ("cars", "flowers", *CLASSES),
+    ),
     Job("index", ("search_index",), 0.5, "--counts 200 --queries 5"),
     Job("rerank", ("rerank",), 0.5, "--rounds 1 --threads 1 --patches 49 --synthetic", ("cars",)),
     # --- pruning and speed ---

@@ -14,6 +14,7 @@ and their jobs are left out. A job that fails is named at the end, and the exit 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import shutil
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import trials
 from data import find_data, fingerprint
-from evidence import HERE, code_fingerprints, read_runs, result_path, results_folder
+from evidence import HERE, code_fingerprints, read_result, read_runs, result_path, results_folder
 from jobs import BY_HAND, JOBS, Job
 from recipes import RECIPES, is_made
 
@@ -168,12 +169,14 @@ def run(job: Job, work: Path) -> bool:
     start, mark = time.monotonic(), begun_mark(job, work)
     print(f"--- {job.command}", flush=True)
     if not mark.exists():
-        set_aside(job, work)
+        if not job.adds:
+            set_aside(job, work)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     done = subprocess.run(command_of(job, work))
     if done.returncode == 0:
         mark.unlink()
+        print_lost_rows(job, work)
     minutes = (time.monotonic() - start) / 60
     print(f"--- {job.command}: {minutes:.1f} min, exit code {done.returncode}", flush=True)
     return done.returncode == 0
@@ -185,6 +188,19 @@ def set_aside(job: Job, work: Path) -> None:
         if result_path(name).exists():
             (work / "before").mkdir(parents=True, exist_ok=True)
             shutil.move(result_path(name), work / "before" / f"{name}.json")
+
+
+def print_lost_rows(job: Job, work: Path) -> None:
+    """Name rows that a result had before and that its job has not made again."""
+    for name in job.results:
+        before = work / "before" / f"{name}.json"
+        old = json.loads(before.read_text("utf-8")) if before.exists() and not job.adds else {}
+        new = read_result(name)
+        lost = [key for key in old if key not in {*new, "runs"}]
+        if isinstance(old.get("rows"), dict) and "rows" in new:
+            lost += [key for key in old["rows"] if key not in new["rows"]]
+        if lost:
+            print(f"--- {name}: not made again: {'; '.join(lost)} (the old result is {before})")
 
 
 def run_quick(wanted: list[Job], options: argparse.Namespace) -> int:

@@ -138,6 +138,16 @@ def test_a_stale_result_is_set_aside_and_a_stopped_job_keeps_what_it_has(job, tm
     assert evidence.read_result("trial") == {"n": "half"}
 
 
+def test_rows_that_a_job_does_not_make_again_are_named(job, tmp_path, capsys):
+    evidence.write_json(evidence.result_path("trial"), {"n": 0, "by hand": 1, "runs": []})
+    assert run.run(dataclasses.replace(job, adds=True), tmp_path / "work")
+    assert "not made again" not in capsys.readouterr().out
+    assert not (tmp_path / "work" / "before").exists()
+    evidence.write_json(evidence.result_path("trial"), {"n": 0, "by hand": 1, "runs": []})
+    assert run.run(job, tmp_path / "work")
+    assert "trial: not made again: by hand (the old result is" in capsys.readouterr().out
+
+
 def test_a_job_without_its_data_is_left_out_with_a_reason(monkeypatch):
     monkeypatch.delenv("CLEARVIT_DATA", raising=False)
     assert "set CLEARVIT_DATA" in run.missing_data(Job("x", ("x",), 1, data=("voc",)))["voc"]
