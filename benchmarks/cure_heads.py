@@ -45,12 +45,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--work", type=Path, default=Path("build/cure_heads"))
+    parser.add_argument("--photos", type=int, default=PHOTOS, help="to train and fit on")
     parser.add_argument("--data", type=data_path, default=DATA)
     options = parser.parse_args()
     torch.set_num_threads(1)
     work, raw = options.work / options.model, cv.load(find_model(options.model), size=SIZE)
     photos = [image.source for image in find_images(options.data / "photos")]
-    used = [photo for i, photo in enumerate(photos) if i % HELD_OUT][:PHOTOS]
+    used = [photo for i, photo in enumerate(photos) if i % HELD_OUT][: options.photos]
     chosen = {"epochs": EPOCHS, "keep_anyway": True, "head_agreement": 0.0}
     cured = cv.cure(raw, used, out=work / "cured", **chosen)
     tested = sorted((options.data / "imagenet100").glob("*/*.jpg"))
@@ -69,7 +70,13 @@ def main() -> None:
             rows[f"{strength:g} of the change{name}"] = row
             print(strength, name, row, flush=True)
     top = 100 * float((predict(base["test"], head).argmax(1).numpy() == truth).mean())
-    content = {"model": options.model, "photos": PHOTOS, "epochs": EPOCHS, "raw": top, "rows": rows}
+    content = {
+        "model": options.model,
+        "photos": len(used),
+        "epochs": EPOCHS,
+        "raw": top,
+        "rows": rows,
+    }
     data = ("photos", "imagenet100")
     name = f"cure-heads-{options.model}"
     write_result(name, content, data=data, seeds=[0], models=[options.model])
@@ -129,7 +136,7 @@ def run(model: VitBackbone, images: list[Image.Image]) -> Tensor:
 
 def fit_map(own: dict[str, Tensor], base: dict[str, Tensor], head: torch.nn.Linear) -> Any:
     """Fit what the raw features differ by; the penalty is that of the least divergence."""
-    fitted, held = split_held_out(PHOTOS, 0.1)
+    fitted, held = split_held_out(len(base["fit"]), 0.1)
     x, y = (part["fit"][fitted].flatten(0, 1) for part in (own, base))
     ridge = Ridge(x.shape[1], x.shape[1])
     ridge.add(x, y - x, torch.ones(len(x)))

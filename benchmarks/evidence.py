@@ -32,6 +32,11 @@ from data import fingerprint
 
 HERE = Path(__file__).parent
 NOT_MEASURING = ("evidence.py", "render.py", "data.py", "cells.py")
+BEFORE = {  # stands for what was measured before runs were recorded
+    "written": "not recorded",
+    "commit": "not recorded",
+    "note": "measured before runs were recorded",
+}
 _SEEN: set[str] = set()  # results that a page was made from
 STARTED = time.strftime("%Y-%m-%d %H:%M:%S")
 LOAD_AT_START = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -98,7 +103,8 @@ def write_result(
         seeds: Of random numbers that had a part.
         models: Names of models or recipes (see recipes.py) that were measured.
     """
-    runs = [run for run in read_runs(name) if run.get("started") != STARTED]
+    earlier = read_runs(name) or ([BEFORE] if _read(name) else [])
+    runs = [run for run in earlier if run.get("started") != STARTED]
     run = describe_run() | {
         "seeds": list(seeds),
         "models": list(models),

@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--counts", type=int, nargs=2, default=[200, 5000], help="images")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if not options.images.is_dir():
@@ -46,8 +47,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        small = links(options.images, folder / "200", 200)
-        large = links(options.images, folder / "5000", 5000)
+        small, large = (links(options.images, folder / str(n), n) for n in options.counts)
         speeds = speed(options, small, folder)
         peaks = [peak_memory(options, images, folder) for images in (small, large)]
     text = table(options, speeds, peaks)
@@ -162,16 +162,16 @@ print(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 
 def peak_memory(options: argparse.Namespace, images: Path, folder: Path) -> float:
     """Peak resident memory of the command in MB; at a small size, where growth would show most."""
-    line = [sys.executable, "-c", MEASURED, "tokens", options.model, str(images), "--json"]
-    line += ["--out", str(folder / f"memory-{images.name}"), "--size", "56"]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    line = [sys.executable, "-c", MEASURED, "tokens", find_model(options.model), str(images)]
+    line += ["--json", "--out", str(folder / f"memory-{images.name}"), "--size", "56"]
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
     result, kilobytes = done.stdout.splitlines()
     assert json.loads(result)["images"] == len(find_images(images))
     return int(kilobytes) / 1024
 
 
 def table(options: argparse.Namespace, speeds: dict[str, list[float]], peaks: list[float]) -> str:
-    ours = speeds["clearvit tokens"]
+    ours, (few, many) = speeds["clearvit tokens"], options.counts
     rows = []
     for name, values in speeds.items():
         ratios = [mine / theirs for mine, theirs in zip(ours, values, strict=True)]
@@ -179,7 +179,7 @@ def table(options: argparse.Namespace, speeds: dict[str, list[float]], peaks: li
         rows.append(f"| {name} | {statistics.median(values):.1f} | {ratio} |")
     return f"""# Extraction: speed and memory
 
-200 photos, `{options.model}` at {options.size} px, batch {BATCH}, {options.threads} threads,
+{few} photos, `{options.model}` at {options.size} px, batch {BATCH}, {options.threads} threads,
 {options.rounds} alternating rounds; {time.strftime("%Y-%m-%d")}, {platform.machine()},
 {os.cpu_count()} cores, torch {torch.__version__}. Reproduce:
 `python benchmarks/extract.py --images FOLDER`
@@ -188,8 +188,8 @@ def table(options: argparse.Namespace, speeds: dict[str, list[float]], peaks: li
 |---|---|---|
 {chr(10).join(rows)}
 
-Peak memory of `clearvit tokens` at 56 px: {peaks[0]:.0f} MB for 200 images, {peaks[1]:.0f} MB for
-5,000 ({peaks[1] / peaks[0]:.2f}x).
+Peak memory of `clearvit tokens` at 56 px: {peaks[0]:.0f} MB for {few} images, {peaks[1]:.0f} MB
+for {many:,} ({peaks[1] / peaks[0]:.2f}x).
 """
 
 

@@ -24,6 +24,7 @@ class Job:
     quick: str | None = None  # options of its trial; None: recorded jobs only
     data: tuple[str, ...] = ()
     recipes: tuple[str, ...] = ()
+    adds: bool = False  # its results hold rows of other data too, which it must not set aside
 
     @property
     def script(self) -> str:
@@ -37,8 +38,9 @@ SETS = ("cars", "flowers", "corridor")
 MOST = ("photos", "voc", "imagenet100")
 SMALL = "--train 6 --test 4 --passes 4 --labelled 6 --tasks segmentation --only raw"
 FEW_NORMS = "--sizes 112 --images 2"
+HEADS_QUICK = f"{DEIT} --photos 16"
 FEW_CURES = "--photos 6 --epochs 1 --labelled 4 --tested 4"
-DIAGNOSE_QUICK = "--parts planted --planted-size 112 --seeds 1 --networks 1 --size 112"
+DIAGNOSE_QUICK = "--parts planted --planted-size 112 --seeds 1 --networks 1 --size 112 --threads 1"
 TESTTIME_QUICK = "--size 336 --find 4 --photos 2 --denoised 1 --variants 0 --large 0"
 HELD_OUT_QUICK = f"--held-out --sets flowers --models {DEIT} --size 64"
 CURVES_QUICK = f"--only 'views / {AUGREG}' --size 64 --limit 4"
@@ -48,10 +50,10 @@ JOBS = (
     # --- artifacts ---
     Job("diagnose", ("diagnose",), 1.0, DIAGNOSE_QUICK, PHOTOS + CLASSES),
     Job(
-        "verdict --half odd",
+        "verdict",
         ("verdict",),
         0.3,
-        f"--models {DEIT} --sizes 224 --limit 3 --shifted 2",
+        f"--models {DEIT} --sizes 224 --limit 3 --shifted 2 --halves odd",
         PHOTOS,
     ),
     Job("token_probes", ("token_probes",), 0.4, f"--models {AUGREG} --limit 20", CLASSES),
@@ -169,12 +171,16 @@ JOBS = (
         f"{AUGREG} --table ranks --size 64 {FEW_CURES} --rows 'rank 4'",
         MOST,
     ),
-    Job(f"cure_heads {DEIT}", (f"cure-heads-{DEIT}",), 0.2, DEIT, PHOTOS + CLASSES),
-    Job(f"cure_heads {AUGREG}", (f"cure-heads-{AUGREG}",), 0.2, DEIT, PHOTOS + CLASSES),
+    Job(f"cure_heads {DEIT}", (f"cure-heads-{DEIT}",), 0.2, HEADS_QUICK, PHOTOS + CLASSES),
+    Job(f"cure_heads {AUGREG}", (f"cure-heads-{AUGREG}",), 0.2, HEADS_QUICK, PHOTOS + CLASSES),
     Job(
-        "planted", ("planted",), 2.0, "--size 112 --photos 6 --held 2 --epochs 1 --seeds 1", PHOTOS
+        "planted",
+        ("planted",),
+        2.0,
+        "--size 112 --photos 6 --held 2 --epochs 1 --seeds 1 --threads 1",
+        PHOTOS,
     ),
-    Job("targets", ("targets",), 0.5, "--size 56 --photos 6 --rounds 1", PHOTOS),
+    Job("targets", ("targets",), 0.5, "--size 56 --photos 6 --rounds 1 --threads 1", PHOTOS),
     Job("testtime", ("testtime",), 2.0, TESTTIME_QUICK, PHOTOS + CLASSES),
     Job(
         f"showcase {AUGREG} registers=recipe:test-time-augreg",
@@ -196,7 +202,7 @@ JOBS = (
         "probe_recipes",
         ("probe_recipes",),
         1.5,
-        "--labelled 8 --seeds 1 --iterations 20 --size 112",
+        "--labelled 8 --seeds 1 --iterations 20 --size 112 --threads 1",
         VOC,
     ),
     Job("discovery --planted --denoised 224", ("discovery",), 0.8, f"{DEIT} --limit 4", VOC),
@@ -233,7 +239,7 @@ JOBS = (
         (*SETS, *CLASSES, *VOC),
     ),
     # essex, pets and clothing are made by held_out_sets.py, outside CLEARVIT_DATA
-    Job("facets --held-out --sets voc", ("facets_held_out",), 1.0, HELD_OUT_QUICK, VOC),
+    Job("facets --held-out --sets voc", ("facets_held_out",), 1.0, HELD_OUT_QUICK, VOC, adds=True),
     Job(
         "rerank_methods",
         ("rerank-methods",),
@@ -273,7 +279,13 @@ JOBS = (
     Job("mass", ("mass",), 0.1, f"--models {DEIT} --photos 3", PHOTOS),
     Job("structure", ("structure",), 1.0, f"--models {DEIT}", SETS),
     Job("structured", ("structured",), 0.2, f"--only {DEIT}", ("cars",)),
-    Job("finetune", ("finetune",), 1.5, f"--models {DEIT} --unfreeze none --epochs 1", ("cars",)),
+    Job(
+        "finetune --sets cars flowers imagenet100",
+        ("finetune",),
+        1.5,
+        f"--models {DEIT} --unfreeze none --epochs 1",
+        ("cars", "flowers", *CLASSES),
+    ),
     Job("index", ("search_index",), 0.5, "--counts 200 --queries 5"),
     Job("rerank", ("rerank",), 0.5, "--rounds 1 --threads 1 --patches 49 --synthetic", ("cars",)),
     # --- pruning and speed ---
@@ -285,7 +297,7 @@ JOBS = (
         "prune_tasks --unfreeze",
         ("prune_tasks",),
         4.0,
-        "--unfreeze --size 56 --epochs 1 --finetune-epochs 1 --seeds 1",
+        "--unfreeze --size 56 --epochs 1 --finetune-epochs 1 --seeds 1 --threads 1",
         MOST,
     ),
     Job(
@@ -300,7 +312,7 @@ JOBS = (
         "prune_queries --learned recipe:pruned-demo",
         ("prune_queries",),
         0.7,
-        "--size 112 --keep 0.7 --learned recipe:pruned-demo",
+        "--size 112 --keep 0.7 --threads 1 --learned recipe:pruned-demo",
         ("cars",),
         ("pruned-demo",),
     ),
@@ -312,12 +324,18 @@ JOBS = (
         "--photos 1 --rounds 1 --segmented",
         PHOTOS + VOC,
     ),
-    Job("extract", ("extract",), 0.2, f"--model {DEIT} --rounds 1", PHOTOS),
+    Job(
+        "extract",
+        ("extract",),
+        0.2,
+        f"--model {DEIT} --rounds 1 --threads 1 --counts 16 32",
+        PHOTOS,
+    ),
     Job("gpu_memory", ("gpu_memory",), 0.1, ""),
     Job("precision", ("precision",), 0.2, "--rounds 1"),
     Job("curves", ("curves",), 1.5, CURVES_QUICK, PHOTOS),
     # --- the microscope ---
-    Job("microscope", ("microscope",), 0.3, "--part twelve", PHOTOS),
+    Job("microscope", ("microscope",), 0.3, "--part twelve --limit 4", PHOTOS),
     Job("serve", ("serve",), 0.2, "--requests 8 --clients 2", PHOTOS),
 )
 

@@ -60,11 +60,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=data_path, default=f"{DATA}/photos")
     parser.add_argument("--frames", type=int, default=300)
+    parser.add_argument("--limit", type=int, help="at most so many images on a page")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    files = sorted(options.images.iterdir())
+    files = sorted(options.images.iterdir())[: options.limit]
     found: dict[str, Any] = read_result("microscope")
     for part in options.part:
         with tempfile.TemporaryDirectory() as folder:

@@ -14,6 +14,7 @@ and their jobs are left out. A job that fails is named at the end, and the exit 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import shutil
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import trials
 from data import find_data, fingerprint
-from evidence import HERE, code_fingerprints, read_runs, result_path, results_folder
+from evidence import HERE, code_fingerprints, read_result, read_runs, result_path, results_folder
 from jobs import BY_HAND, JOBS, Job
 from recipes import RECIPES, is_made
 
@@ -41,11 +42,12 @@ def main() -> int:
     wanted = [job for job in (*JOBS, *recorded_jobs()) if is_wanted(job, options.only)]
     if options.quick:
         return run_quick(wanted, options)
-    reasons = {job: why(job, options) for job in wanted}
-    waiting = [job for job, reason in reasons.items() if reason and not missing_data(job)]
-    print_plan(waiting, reasons)
+    absent = {job: problems for job in wanted if (problems := missing_data(job))}
+    reasons = {job: why(job, options) for job in wanted if job not in absent}
+    print_plan(reasons, absent)
     if options.plan:
         return 0
+    waiting = [job for job, reason in reasons.items() if reason]
     failed = [job for job in waiting if not run(job, options.work.resolve())]
     return finish(failed)
 
@@ -82,45 +84,73 @@ def begun_mark(job: Job, work: Path) -> Path:
     return work / "begun" / job.results[0]
 
 
-def missing_data(job: Job) -> str:
-    """Say which data set is missing, if one is."""
+def missing_data(job: Job) -> dict[str, str]:
+    """Give what is wrong with each data set of a job that is not there."""
+    problems = {}
     for name in job.data:
         try:
             find_data(name)
         except FileNotFoundError as problem:
-            return str(problem)
-    return ""
+            problems[name] = str(problem)
+    return problems
 
 
 def why_stale(job: Job) -> str:
     """Say why a job should run; nothing when its results are fresh."""
     for name in job.results:
-        runs = read_runs(name)
-        if not result_path(name).exists():
-            return f"{name} is missing"
-        if not runs or not runs[-1].get("code"):
-            return f"{name} does not say which code measured it"
-        last = runs[-1]
-        scripts = [HERE / file for file in last["code"]]
-        gone = [path.name for path in scripts if not path.exists()]
-        if gone or code_fingerprints(scripts) != last["code"]:
-            return f"the code of {name} has changed"
-        changed = [one for one, mark in last.get("data", {}).items() if fingerprint(one) != mark]
-        if changed:
-            return f"the data of {name} have changed: {', '.join(changed)}"
+        reason = why_not_fresh(name)
+        if reason:
+            return f"{name}: {reason}" if len(job.results) > 1 else reason
     absent = [name for name in job.recipes if not is_made(name)]
     return f"recipes to make: {', '.join(absent)}" if absent else ""
 
 
-def print_plan(waiting: list[Job], reasons: dict[Job, str]) -> None:
-    """Print every job with its reason, and the hours of all."""
-    for job, reason in reasons.items():
-        state = missing_data(job) if reason else ""
-        said = f"left out, {state}" if state else reason or "fresh"
-        print(f"{job.hours:5.1f} h  {job.command}: {said}")
-    needed = {name for job in waiting for name in job.recipes if not is_made(name)}
+def why_not_fresh(name: str) -> str:
+    """Say why a result does not count; nothing when code and data are those of its last run."""
+    runs = read_runs(name)
+    if not result_path(name).exists():
+        return "never measured"
+    if not runs:
+        return "measured before runs were recorded"
+    unknown = [one for one in runs if not one.get("code")]
+    if unknown:
+        part = "in part " if len(unknown) < len(runs) else ""
+        return f"{part}{unknown[0].get('note', 'its code is not recorded')}"
+    last = runs[-1]
+    scripts = [HERE / file for file in last["code"]]
+    gone = [path.name for path in scripts if not path.exists()]
+    if gone:
+        return f"code is gone: {', '.join(gone)}"
+    now = code_fingerprints(scripts)
+    changed = [file for file, mark in last["code"].items() if now[file] != mark]
+    if changed:
+        return f"code has changed: {', '.join(changed)}"
+    changed = [one for one, mark in last.get("data", {}).items() if fingerprint(one) != mark]
+    return f"data have changed: {', '.join(changed)}" if changed else ""
+
+
+def print_plan(reasons: dict[Job, str], absent: dict[Job, dict[str, str]]) -> None:
+    """Print what would run, why and for how long; then what is left out, and what is fresh."""
+    waiting = [job for job, reason in reasons.items() if reason]
+    needed = sorted({name for job in waiting for name in job.recipes if not is_made(name)})
     hours = sum(job.hours for job in waiting) + sum(RECIPES[n].minutes for n in needed) / 60
-    print(f"{len(waiting)} of {len(reasons)} jobs to run, about {hours:.0f} hours of one CPU core.")
+    total = len(reasons) + len(absent)
+    print(f"To run: {len(waiting)} of {total} jobs, about {hours:.1f} hours of one CPU core.")
+    for job in waiting:
+        print(f"{job.hours:5.1f} h  {', '.join(job.results)}: {reasons[job]}")
+        print(f"{'':9}python benchmarks/{job.script}.py{job.command[len(job.script) :]}")
+    if needed:
+        made = [f"{name} ({RECIPES[name].minutes:.0f} min)" for name in needed]
+        print(f"Recipes that these make first: {', '.join(made)}.")
+    if absent:
+        print("Left out, since data are missing:")
+        problems = {name: text for found in absent.values() for name, text in found.items()}
+        for text in problems.values():
+            print(f"{'':9}{text}")
+        for job, found in absent.items():
+            print(f"{job.hours:5.1f} h  {', '.join(job.results)}: needs {', '.join(found)}")
+    fresh = [", ".join(job.results) for job, reason in reasons.items() if not reason]
+    print(f"Fresh: {', '.join(fresh) or 'none'}.")
 
 
 def command_of(job: Job, work: Path, options: str | None = None) -> list[str]:
@@ -139,12 +169,14 @@ def run(job: Job, work: Path) -> bool:
     start, mark = time.monotonic(), begun_mark(job, work)
     print(f"--- {job.command}", flush=True)
     if not mark.exists():
-        set_aside(job, work)
+        if not job.adds:
+            set_aside(job, work)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     done = subprocess.run(command_of(job, work))
     if done.returncode == 0:
         mark.unlink()
+        print_lost_rows(job, work)
     minutes = (time.monotonic() - start) / 60
     print(f"--- {job.command}: {minutes:.1f} min, exit code {done.returncode}", flush=True)
     return done.returncode == 0
@@ -158,11 +190,25 @@ def set_aside(job: Job, work: Path) -> None:
             shutil.move(result_path(name), work / "before" / f"{name}.json")
 
 
+def print_lost_rows(job: Job, work: Path) -> None:
+    """Name rows that a result had before and that its job has not made again."""
+    for name in job.results:
+        before = work / "before" / f"{name}.json"
+        old = json.loads(before.read_text("utf-8")) if before.exists() and not job.adds else {}
+        new = read_result(name)
+        lost = [key for key in old if key not in {*new, "runs"}]
+        if isinstance(old.get("rows"), dict) and "rows" in new:
+            lost += [key for key in old["rows"] if key not in new["rows"]]
+        if lost:
+            print(f"--- {name}: not made again: {'; '.join(lost)} (the old result is {before})")
+
+
 def run_quick(wanted: list[Job], options: argparse.Namespace) -> int:
     """Try every job that has a trial, into a scratch folder; no page of the repository changes."""
     found = [job for job in wanted if job.quick is not None and not missing_data(job)]
     for job in wanted:
-        reason = missing_data(job) or ("it has no trial" if job.quick is None else "")
+        reason = "; ".join(missing_data(job).values())
+        reason = reason or ("it has no trial" if job.quick is None else "")
         if reason or options.plan:
             print(f"{job.command}: {f'left out, {reason}' if reason else 'tried'}")
     if options.plan:
@@ -174,7 +220,9 @@ def run_quick(wanted: list[Job], options: argparse.Namespace) -> int:
     commands = {
         name: command_of(job, work / job.results[0], job.quick) for name, job in named.items()
     }
-    well = trials.run_trials(commands, scratch, options.workers)
+    used = " ".join(job.quick or "" for job in found).replace("=", " ").split()
+    made = [name for name in RECIPES if not options.only or f"recipe:{name}" in used]
+    well = trials.run_trials(commands, scratch, options.workers, made)
     return finish([]) or not well
 
 

@@ -33,10 +33,11 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--photos", type=int, default=14)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if not options.images.is_dir():
         sys.exit(f"'{options.images}' is not there; pass --images FOLDER with some photos.")
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(options.threads)
     photos = [image.source for image in find_images(options.images)[: options.photos]]
     backbone = cv.load("demo", size=options.size)
     ratios = []

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import clearvit  # noqa: E402
+import cure_heads  # noqa: E402
 import data  # noqa: E402
 import evidence  # noqa: E402
 import recipes  # noqa: E402
@@ -108,14 +109,21 @@ def job(tmp_path, monkeypatch):
 
 
 def test_a_result_is_stale_until_its_job_ran_and_after_its_code_changed(job, tmp_path):
-    assert run.why_stale(job) == "trial is missing"
+    assert run.why_stale(job) == "never measured"
     assert run.run(job, tmp_path / "work")
     assert run.why_stale(job) == ""
     script = tmp_path / "trial.py"
     script.write_text("# a comment\n" + script.read_text())
     assert run.why_stale(job) == ""
     script.write_text(script.read_text().replace("'n': 1", "'n': 2"))
-    assert run.why_stale(job) == "the code of trial has changed"
+    assert run.why_stale(job) == "code has changed: trial.py"
+
+
+def test_a_result_with_rows_of_unknown_code_is_stale(job, tmp_path):
+    evidence.write_json(evidence.result_path("trial"), {"n": 0})
+    assert run.why_stale(job) == "measured before runs were recorded"
+    assert run.subprocess.run(run.command_of(job, tmp_path)).returncode == 0
+    assert run.why_stale(job) == "in part measured before runs were recorded"
 
 
 def test_a_stale_result_is_set_aside_and_a_stopped_job_keeps_what_it_has(job, tmp_path):
@@ -130,17 +138,65 @@ def test_a_stale_result_is_set_aside_and_a_stopped_job_keeps_what_it_has(job, tm
     assert evidence.read_result("trial") == {"n": "half"}
 
 
+def test_rows_that_a_job_does_not_make_again_are_named(job, tmp_path, capsys):
+    evidence.write_json(evidence.result_path("trial"), {"n": 0, "by hand": 1, "runs": []})
+    assert run.run(dataclasses.replace(job, adds=True), tmp_path / "work")
+    assert "not made again" not in capsys.readouterr().out
+    assert not (tmp_path / "work" / "before").exists()
+    evidence.write_json(evidence.result_path("trial"), {"n": 0, "by hand": 1, "runs": []})
+    assert run.run(job, tmp_path / "work")
+    assert "trial: not made again: by hand (the old result is" in capsys.readouterr().out
+
+
 def test_a_job_without_its_data_is_left_out_with_a_reason(monkeypatch):
     monkeypatch.delenv("CLEARVIT_DATA", raising=False)
-    assert "set CLEARVIT_DATA" in run.missing_data(Job("x", ("x",), 1, data=("voc",)))
+    assert "set CLEARVIT_DATA" in run.missing_data(Job("x", ("x",), 1, data=("voc",)))["voc"]
+
+
+def test_the_plan_says_what_is_stale_and_why_and_names_jobs_without_data(job, tmp_path, capsys):
+    assert run.run(job, tmp_path / "work")
+    other, lost = (
+        Job("other --n 3", ("a", "b"), 0.5),
+        Job("lost", ("c",), 2.0, data=("voc", "cars")),
+    )
+    reasons = {one: run.why_stale(one) for one in (job, other)}
+    run.print_plan(reasons, {lost: {"voc": "voc: a remedy", "cars": "cars: another"}})
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[-8].startswith("To run: 1 of 3 jobs, about 0.5 hours")
+    assert lines[-7:] == [
+        "0.5 h  a, b: a: never measured",
+        "python benchmarks/other.py --n 3",
+        "Left out, since data are missing:",
+        "voc: a remedy",
+        "cars: another",
+        "2.0 h  c: needs voc, cars",
+        "Fresh: trial.",
+    ]
+
+
+def test_trials_run_side_by_side_on_one_thread_each():
+    for job in JOBS:
+        text = (ROOT / "benchmarks" / f"{job.script}.py").read_text("utf-8")
+        if '"--threads", type=int, default=os.cpu_count()' in text:
+            assert "--threads 1" in job.quick, job.script
+
+
+def test_a_head_is_fitted_to_as_few_photos_as_there_are():
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(0)
+    base = {"fit": torch.randn(10, 3, 4, generator=generator)}
+    head = torch.nn.Linear(4, 5)
+    own = {"fit": base["fit"] + 0.5}
+    found = cure_heads.fit_map(own, base, head)
+    apart = (cure_heads.apply_map(found, own["fit"]) - base["fit"]).abs()
+    assert apart.max() < 0.4
 
 
 def test_every_job_has_a_trial():
     assert not [job.command for job in JOBS if job.quick is None]
 
 
-def test_a_trial_that_fails_is_shown_at_the_end_and_the_others_go_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(trials, "recipe_commands", dict)
+def test_a_trial_that_fails_is_shown_at_the_end_and_the_others_go_on(tmp_path, capsys):
     code = {"bad": "print('before'); raise SystemExit('a reason')", "good": "print('fine')"}
     commands = {name: [sys.executable, "-c", text] for name, text in code.items()}
     assert not trials.run_trials(commands, tmp_path, workers=1)

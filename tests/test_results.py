@@ -83,6 +83,14 @@ def test_a_run_that_writes_twice_is_recorded_once_and_earlier_runs_stay(elsewher
     assert [run["started"] == "later" for run in evidence.read_runs("trial")] == [False, True]
 
 
+def test_rows_from_before_the_record_are_not_said_to_be_of_a_later_run(elsewhere):
+    evidence.write_json(evidence.result_path("trial"), {"rows": [1]})
+    evidence.write_result("trial", {"rows": [1, 2]})
+    evidence.write_result("trial", {"rows": [1, 2, 3]})
+    before, run = evidence.read_runs("trial")
+    assert "before runs were recorded" in before["note"] and run["code"]
+
+
 def test_no_result_holds_a_path_of_a_machine():
     for path in (ROOT / "benchmarks" / "results").iterdir():
         text = path.read_text("utf-8")
