@@ -52,7 +52,7 @@ JOBS = (
     Job(
         "verdict",
         ("verdict",),
-        0.3,
+        0.2,
         f"--models {DEIT} --sizes 224 --limit 3 --shifted 2 --halves odd",
         PHOTOS,
     ),
@@ -272,7 +272,7 @@ JOBS = (
     Job(
         "regions",
         ("regions",),
-        1.0,
+        0.2,
         f"--models {DEIT} --images 30 --crops 3",
         ("photos", "imagenet100", "flowers"),
     ),

@@ -213,6 +213,7 @@ def run_quick(wanted: list[Job], options: argparse.Namespace) -> int:
             print(f"{job.command}: {f'left out, {reason}' if reason else 'tried'}")
     if options.plan:
         return 0
+    trials.end_with_all()
     scratch = trials.make_scratch()
     trials.prepare(scratch)
     named, work = trials.name_trials(found), scratch / "work"

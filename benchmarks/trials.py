@@ -58,6 +58,11 @@ def try_all(commands: dict[str, list[str]], scratch: Path, workers: int = WORKER
             os.killpg(pid, signal.SIGKILL)
 
 
+def end_with_all() -> None:
+    """Take a request to end like Ctrl-C, so that the trials that run end too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def try_one(trial: Trial) -> Trial:
     """Run one command to its end, at most `LIMIT` seconds, and say how it ended."""
     one_thread = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -221,6 +221,27 @@ def test_a_trial_that_hangs_is_stopped_with_what_it_started(tmp_path):
     assert not (tmp_path / "late").exists()
 
 
+def test_no_trial_goes_on_when_its_run_is_ended(tmp_path):
+    late, begun = tmp_path / "late", tmp_path / "begun"
+    trial = f"import time; open({str(begun)!r}, 'w'); time.sleep(1.5); open({str(late)!r}, 'w')"
+    commands = {"x": [sys.executable, "-c", trial]}
+    lines = (
+        "import sys",
+        "from pathlib import Path",
+        f"sys.path.insert(0, {str(ROOT / 'benchmarks')!r})",
+        "import trials",
+        "trials.end_with_all()",
+        f"trials.try_all({commands!r}, Path({str(tmp_path)!r}), 1)",
+    )
+    process = subprocess.Popen([sys.executable, "-c", "\n".join(lines)])
+    while not begun.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(30) == 143
+    time.sleep(2)
+    assert not late.exists()
+
+
 def test_a_trial_makes_tiny_recipes_of_the_same_kind(monkeypatch):
     whole = {name: recipes.recipe_folder(name) for name in recipes.RECIPES}
     monkeypatch.setenv(recipes.TRIAL, "1")
