@@ -15,7 +15,7 @@ from clearvit.report.figure import save_figure, write_text
 from clearvit.report.page import read_page
 
 SIZE, DPI = (1600, 900), 100  # pixels
-MARGIN, TITLE = 60, 110  # pixels around the figure, and above it
+MARGIN, TITLE, GAP = 60, 110, 30  # pixels around the figure, above it, between two
 
 
 def write_slides(report: Path, folder: Path) -> list[Path]:
@@ -54,13 +54,13 @@ def _figures_of(value: Any) -> Iterator[list[str]]:
 def _draw(title: str, images: list[Image.Image]) -> Figure:
     """Draw a title above images of one size that fill what is left as far as their shape allows."""
     width, height = SIZE
-    room = (width - 2 * MARGIN) / len(images), height - TITLE - MARGIN
+    room = (width - 2 * MARGIN) / len(images) - GAP, height - TITLE - MARGIN
     ratio = min(room[0] / images[0].width, room[1] / images[0].height)
     across, down = images[0].width * ratio, images[0].height * ratio
-    left, bottom = (width - across * len(images)) / 2, MARGIN + (room[1] - down) / 2
+    left, bottom = (width - (across + GAP) * len(images) + GAP) / 2, MARGIN + (room[1] - down) / 2
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
     for number, image in enumerate(images):
-        start = left + number * across
+        start = left + number * (across + GAP)
         axes = figure.add_axes((start / width, bottom / height, across / width, down / height))
         axes.imshow(image.convert("RGB"), aspect="auto", interpolation="lanczos")
         axes.set_axis_off()
