@@ -144,7 +144,8 @@ def pasted(done):
     return invoke(*shlex.split(last)[2:])
 
 
-def test_the_next_command_of_a_tar_can_be_pasted(place, tmp_path):
+def test_the_next_command_of_a_tar_can_be_pasted(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the last one writes why.png
     name = a_photo(place)
     good = {name: (place / "photos" / name).read_bytes()}
     tar = write_tar(tmp_path / "my shard.tar", {"0-broken.png": b"no image", **good})
@@ -152,7 +153,7 @@ def test_the_next_command_of_a_tar_can_be_pasted(place, tmp_path):
     assert done.exit_code == 0, done.output
     done = pasted(done)
     assert done.exit_code == 0 and "1\t1.0000" in done.stdout, done.output
-    assert pasted(done).exit_code == 0
+    assert pasted(done).exit_code == 0 and (tmp_path / "why.png").exists()
 
 
 @pytest.mark.parametrize("verb", ["index", "tokens"])
