@@ -126,7 +126,9 @@ def main() -> None:
         "raw": raw_values(base, splits[1].classes),
         "rows": found,
     }
-    name = f"cure-{options.table}-{Path(options.model).name}"
+    name = f"cure-{options.table}-{Path(options.model).name}" + f"-{options.part}" * bool(
+        options.part
+    )
     used = ("photos", "voc", "imagenet100")
     write_result(name, content, data=used, seeds=content["seeds"], models=[options.model])
 
@@ -146,6 +148,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--no-probes", action="store_true", help="measure class tokens only")
     parser.add_argument("--no-tasks", action="store_true", help="measure the cures alone")
+    parser.add_argument("--part", default="", help="name of a part of a table, a result of its own")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--page", action="store_true")
     return parser.parse_args()
@@ -158,6 +161,7 @@ def command(options: argparse.Namespace) -> str:
     numbers += f" --labelled {options.labelled} --tested {options.tested}"
     numbers += " --no-probes" if options.no_probes else ""
     numbers += " --no-tasks" if options.no_tasks else ""
+    numbers += f" --part {options.part}" if options.part else ""
     if options.rows:
         numbers += f" --rows {shlex.join(options.rows)}"
     return f"{line} {numbers} --seeds {' '.join(map(str, options.seeds))}"

@@ -157,6 +157,14 @@ JOBS = (
         MOST,
     ),
     Job(
+        "cure_recipes demo --table ranks --part tasks --labelled 100 --tested 100 --seeds 0 1"
+        " --rows 'rank 1' 'rank 16' 'all weights' \"PH-Reg's parts\"",
+        ("cure-ranks-demo-tasks",),
+        0.6,
+        f"{AUGREG} --table ranks --size 64 {FEW_CURES} --rows 'rank 4'",
+        MOST,
+    ),
+    Job(
         "cure_recipes demo --table students --rows default 'targets at twice the size'"
         " 'a loss on whitened tokens' 'a loss on relations'",
         ("cure-students-demo",),
