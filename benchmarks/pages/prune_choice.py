@@ -68,5 +68,5 @@ ridge probe on the restored map at 224 px, fitted on 100 labelled VOC images wit
 model, 75 test images for the choice and 75 others for the numbers. Differences are paired, with
 their 95 % interval over images. MACs: how many times fewer, scoring included. Draws: a patch that
 holds n draws the attention of the square root of n equal ones (the default), of one, or of n as in
-ToMe; the ranking has the default. The square root was chosen on the choosing half (`fuse` at 0.7
-and 0.5) after the two others had been measured on both halves."""
+ToMe; the ranking has the default. The square root was chosen by `fuse` at 0.7 and 0.5 after means
+over both halves had been seen, so between the three ways of drawing no half is untouched."""

@@ -12,7 +12,7 @@ from clearvit.pruning.pruning_plan import AnyFill
 from clearvit.pruning.selection import Choice, gather_rows, merge_tokens
 
 # ToMe (Bolya et al., 2023) has 1, which is good for supervised models and harms DINOv2 where many
-# are merged; 0.5 is near the better of 1 and 0 on both (benchmarks/prune_choice.py)
+# are merged; with `fuse`, 0.5 is near the better of 1 and 0 on both (benchmarks/prune_choice.py)
 DRAWN = 0.5
 
 
